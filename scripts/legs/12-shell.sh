@@ -1,0 +1,23 @@
+# shellcheck shell=bash
+leg_title="Shell scripts: syntax and shellcheck"
+leg_limit=180
+leg_fast=yes
+
+leg_run() {
+  local -a scripts=()
+  local file
+  while IFS= read -r -d '' file; do
+    case $file in
+      *.sh) scripts+=("$file") ;;
+      *) if [[ -f $file && $(head -c 64 "$file" | head -n 1) =~ ^#!.*(bash|/sh) ]]; then scripts+=("$file"); fi ;;
+    esac
+  done < <(find scripts .ci deploy exporter -type f -size -200k -not -name '*.py' -print0 2>/dev/null | sort -z)
+  for file in "${scripts[@]}"; do
+    bash -n "$file"
+  done
+  printf '%d scripts parse\n' "${#scripts[@]}"
+  leg_debian shellcheck=shellcheck
+  # Paths of sourced files in the scripts are given from the project folder.
+  shellcheck --external-sources --source-path=SCRIPTDIR --source-path=. "${scripts[@]}"
+  printf 'shellcheck has nothing to say\n'
+}

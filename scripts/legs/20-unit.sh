@@ -1,0 +1,13 @@
+# shellcheck shell=bash
+leg_title="All of pytest's tests, warnings as errors, against recordings, fakes and real Prometheus programs"
+leg_limit=900
+leg_fast=yes
+
+leg_run() {
+  leg_venv
+  grep -Eq '^filterwarnings = \["error"' pyproject.toml || die "pyproject.toml: pytest must treat warnings as errors"
+  # Tests that need promtool or a server skip, each with its reason, where these are absent.
+  debian_ready promtool=prometheus prometheus=prometheus alertmanager=prometheus-alertmanager \
+    || say "Some tests will be skipped: $DEBIAN_REASON"
+  pytest -n "${VLLMETER_TEST_WORKERS:-2}" --durations=15 -p no:cacheprovider
+}

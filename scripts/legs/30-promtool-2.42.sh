@@ -1,0 +1,13 @@
+# shellcheck shell=bash
+leg_title="Rules, alerts and their tests under Debian's promtool (2.42 on Debian 12)"
+leg_limit=300
+
+leg_run() {
+  leg_needs_files prometheus/rules alerts
+  # shellcheck source=scripts/lib/promtool.sh
+  source scripts/lib/promtool.sh
+  local promtool=/usr/bin/promtool
+  leg_debian promtool=prometheus
+  [[ -x $promtool ]] || promtool="$(command -v promtool)"
+  promtool_all "$promtool"
+}
