@@ -169,6 +169,13 @@ class GpuReading:
     bus_id: str | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
     """field name -> why it is absent"""
+    gpu_instance: int | None = None
+    """MIG GPU instance that this row is; None for a whole GPU"""
+
+    @property
+    def gpu(self) -> str:
+        """Label ``gpu``: the NVML index; "1:3" for GPU instance 3 of GPU 1 under MIG."""
+        return str(self.index) if self.gpu_instance is None else f"{self.index}:{self.gpu_instance}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +231,8 @@ class HostProcess:
     shared_bytes: int | None = None
     threads: int | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
+    net_namespace: int | None = None
+    """inode of its network namespace: the same port can be open in several"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +244,48 @@ class ProcessTable:
     host_pid_namespace: bool | None = None
     """True = we see the host's PIDs; False = own namespace (then an empty NVML list means nothing)."""
     wsl: bool = False
+    reason: str | None = None
+    same_pid_namespace: bool = True
+    """False = ``processes`` is numbered in another PID namespace than ours (a bind-mounted host /proc)."""
+    net_namespace: int | None = None
+    """our own network namespace: what 127.0.0.1 in a server's URL means"""
+    namespace_addresses: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """network namespace -> its local IP addresses, where known"""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerFacts:
+    """What a container engine says about one running container.  Secrets are never kept."""
+
+    id: str
+    """64 hex digits"""
+    name: str
+    pid: int | None = None
+    """host PID of its first process; None when the engine runs in a VM or does not say"""
+    image: str = ""
+    command: tuple[str, ...] = ()
+    """entrypoint and arguments, keys masked"""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """compose and Kubernetes labels only"""
+    published_ports: tuple[tuple[str, int, int], ...] = ()
+    """(host address, host port, container port), TCP only"""
+    addresses: tuple[str, ...] = ()
+    """its IP addresses in container networks"""
+    started: float | None = None
+    """Unix time"""
+    pid_mode: str = ""
+
+    @property
+    def service(self) -> str | None:
+        """Compose service name; Podman's compose sets its own label."""
+        return self.labels.get("com.docker.compose.service") or self.labels.get("io.podman.compose.service")
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerTable:
+    """Running containers by full id; ``reason`` says why the list is empty or old."""
+
+    containers: Mapping[str, ContainerFacts] = field(default_factory=dict)
     reason: str | None = None
 
 
