@@ -197,7 +197,7 @@ def _families() -> tuple[Family, ...]:
     add(g, "memory", "gauge", "gpu_memory_cuda_total_bytes", (*_G, "source"), "Memory that CUDA can use: what budgets are a fraction of.")
     add(g, "memory", "gauge", "gpu_memory_committed_bytes", _G, "Sum of budgets and allowances of the servers on the GPU.")
     add(g, "memory", "gauge", "gpu_memory_unattributed_bytes", _G, "Used memory that no listed process accounts for.")
-    add(g, "memory", "gauge", "gpu_memory_other_bytes", (*_G, "program", "orphan"), "GPU memory of programs that are no configured server; orphan=\"true\" for an engine whose parent died.")
+    add(g, "memory", "gauge", "gpu_memory_other_bytes", (*_G, "program", "orphan"), "GPU memory of programs that are no configured server; orphan is true for an engine whose parent died.")
 
     # ---------------------------------------------------------------- GPU
     g = "gpu"

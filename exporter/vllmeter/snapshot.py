@@ -320,6 +320,8 @@ class GpuMemory:
     high_water: Quantity
     parts: Mapping[str, Quantity] = field(default_factory=dict)
     """weights, kv_cache, activation_peak, non_torch, cuda_graphs, context"""
+    sm_utilization_ratio: float | None = None
+    """SM time of the server's processes in their newest NVML sample"""
     budget_suspended: str | None = None
     """reason when the comparison makes no sense now (asleep, starting)"""
 
@@ -435,6 +437,8 @@ class ServerView:
     startup: Mapping[str, str] = field(default_factory=dict)
     """facts of the start-up log in words (for the page)"""
     findings: tuple[str, ...] = ()
+    exposed_series: int = 0
+    """series of its own families on /metrics"""
 
 
 @dataclass(frozen=True, slots=True)

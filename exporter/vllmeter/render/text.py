@@ -1,0 +1,126 @@
+"""Writes exposition text: label escaping, number format, family order, both formats.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from vllmeter.catalogue import BY_NAME, CATALOGUE, PREFIX
+from vllmeter.snapshot import HistogramRef, Layout, ScalarRef, ServerReading
+
+CLASSIC: Final = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+Blocks = dict[str, bytes]
+"""family name -> its sample lines, each ending in a newline"""
+
+
+def escape(value: str) -> str:
+    """A label value as both formats want it."""
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def number(value: float) -> str:
+    """Shortest text that reads back as the same float; whole numbers without a fraction."""
+    if value != value:  # noqa: PLR0124 - NaN
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "+Inf" if value > 0 else "-Inf"
+    whole = int(value)
+    if whole == value and abs(whole) < 1 << 53:
+        return str(whole)
+    return repr(float(value))
+
+
+def bound(value: float) -> str:
+    """A histogram bound in one form, whatever upstream wrote: ``0.25``, ``1.0``, ``+Inf``."""
+    return "+Inf" if value == float("inf") else repr(float(value))
+
+
+def series(name: str, pairs: Iterable[tuple[str, str]]) -> str:
+    """``prefix_name{a="b"}`` followed by the blank that stands before the value."""
+    labels = ",".join(f'{key}="{escape(value)}"' for key, value in pairs)
+    return f"{PREFIX}{name}{{{labels}}} " if labels else f"{PREFIX}{name} "
+
+
+class ServerText:
+    """Sample lines of one server's own families, from line prefixes kept per layout.
+
+    ``render`` costs one format call per sample; everything that does not change between scrapes is kept.
+    """
+
+    def __init__(self, server: str, without: Sequence[str] = ()) -> None:
+        self._server = server
+        self._without = frozenset(without)
+        self._layout: Layout | None = None
+        self._scalars: list[tuple[str, int, str]] = []
+        self._histograms: list[tuple[str, int, list[str], str, str]] = []
+        self.series = 0
+
+    def render(self, reading: ServerReading) -> Blocks:
+        """family -> lines of this reading."""
+        if reading.layout is not self._layout:
+            self._prepare(reading.layout)
+        lines: dict[str, list[str]] = {}
+        values = reading.values
+        for family, index, prefix in self._scalars:
+            lines.setdefault(family, []).append(f"{prefix}{number(values[index])}\n")
+        for family, index, prefixes, sum_prefix, count_prefix in self._histograms:
+            out = lines.setdefault(family, [])
+            counts = reading.buckets[index]
+            out.extend(f"{prefix}{number(count)}\n" for prefix, count in zip(prefixes, counts, strict=True))
+            out.append(f"{sum_prefix}{number(reading.sums[index])}\n")
+            out.append(f"{count_prefix}{number(counts[-1])}\n")
+        return {family: "".join(parts).encode() for family, parts in lines.items()}
+
+    def _prepare(self, layout: Layout) -> None:
+        self._layout = layout
+        self._scalars = [
+            (ref.family, index, series(ref.family, self._pairs(ref)))
+            for index, ref in enumerate(layout.scalars)
+            if ref.family in BY_NAME
+        ]
+        self._histograms = []
+        for index, ref in enumerate(layout.histograms):
+            if ref.family in self._without or ref.family not in BY_NAME:
+                continue
+            pairs = self._pairs(ref)
+            prefixes = [
+                series(f"{ref.family}_bucket", (*pairs, ("le", bound(le)))) for le in (*ref.bounds, float("inf"))
+            ]
+            self._histograms.append(
+                (ref.family, index, prefixes, series(f"{ref.family}_sum", pairs), series(f"{ref.family}_count", pairs))
+            )
+        self.series = len(self._scalars) + sum(len(h[2]) + 2 for h in self._histograms)
+
+    def _pairs(self, ref: ScalarRef | HistogramRef) -> tuple[tuple[str, str], ...]:
+        return (("server", self._server), *ref.labels)
+
+
+def document(blocks: Sequence[Mapping[str, bytes]], *, openmetrics: bool) -> bytes:
+    """The whole ``/metrics`` body: families in catalogue order, each once, the lines of all ``blocks`` together."""
+    out: list[bytes] = []
+    for family, (classic_head, openmetrics_head) in _HEADS.items():
+        parts = [block[family] for block in blocks if family in block]
+        if parts:
+            out.append(openmetrics_head if openmetrics else classic_head)
+            out.extend(parts)
+    if openmetrics:
+        out.append(b"# EOF\n")
+    return b"".join(out)
+
+
+def _heads() -> dict[str, tuple[bytes, bytes]]:
+    heads = {}
+    for family in CATALOGUE:
+        text = family.help  # a test refuses quotes, backslashes and line ends in help texts
+        name = family.exposed
+        bare = name.removesuffix("_total") if family.exposed_type == "counter" else name
+        heads[family.name] = (
+            f"# HELP {name} {text}\n# TYPE {name} {family.exposed_type}\n".encode(),
+            f"# HELP {bare} {text}\n# TYPE {bare} {family.exposed_type}\n".encode(),
+        )
+    return heads
+
+
+_HEADS: Final = _heads()

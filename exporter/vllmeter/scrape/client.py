@@ -1,0 +1,296 @@
+"""HTTP towards one server: bounded in time, size and trust.  The only module that makes requests to servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import requests
+import urllib3
+from requests.adapters import HTTPAdapter
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
+from vllmeter import __version__
+from vllmeter.config.settings import Auth, Server
+from vllmeter.scrape.outcome import Fetch
+
+ACCEPT = "text/plain;version=0.0.4;q=1,application/openmetrics-text;version=1.0.0;q=0.5"
+"""Classic text first: asked for OpenMetrics without an escaping, newer client libraries turn ``vllm:`` into
+``vllm_`` in samples only.  The Rust frontend answers OpenMetrics whatever is asked."""
+
+_PIECE = 65536
+_REDIRECTS = 3
+_METRICS_TYPES = ("text/plain", "application/openmetrics-text", "application/json", "")
+"""vLLM 0.8.5 may say application/json for metrics text; the body decides then."""
+
+
+class _Sockets:
+    """The open sockets of one client, so that a watchdog can end an exchange that drips for ever."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: list[socket.socket] = []
+
+    def add(self, sock: socket.socket) -> None:
+        with self._lock:
+            self._open = [s for s in self._open if s.fileno() >= 0]
+            self._open.append(sock)
+
+    def shutdown(self) -> None:
+        with self._lock:
+            for sock in self._open:
+                try:
+                    sock.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    continue  # already closed
+            self._open.clear()
+
+
+class _Adapter(HTTPAdapter):
+    """requests' adapter with one connection per server whose socket is known to us."""
+
+    def __init__(self, sockets: _Sockets) -> None:
+        self._sockets = sockets
+        super().__init__(pool_connections=1, pool_maxsize=1, max_retries=0)
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        super().init_poolmanager(*args, **kwargs)
+        sockets = self._sockets
+
+        class Plain(HTTPConnection):
+            def connect(self) -> None:
+                super().connect()
+                sockets.add(self.sock)
+
+        class Secure(HTTPSConnection):
+            def connect(self) -> None:
+                super().connect()
+                sockets.add(self.sock)
+
+        class PlainPool(HTTPConnectionPool):
+            ConnectionCls = Plain
+
+        class SecurePool(HTTPSConnectionPool):
+            ConnectionCls = Secure
+
+        self.poolmanager.pool_classes_by_scheme = {"http": PlainPool, "https": SecurePool}
+
+
+class ScrapeClient:
+    """Fetches from one server with one kept connection.  Used by one thread; :meth:`abort` by any other."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._sockets = _Sockets()
+        self._session = requests.Session()
+        # Proxies and .netrc of the environment are for other traffic: a scrape goes where the file says.
+        self._session.trust_env = False
+        self._session.headers.clear()
+        adapter = _Adapter(self._sockets)
+        self._session.mount("http://", adapter)
+        self._session.mount("https://", adapter)
+        tls = server.tls
+        self._verify: bool | str = True
+        self._cert: str | tuple[str, str] | None = None
+        if tls is not None:
+            self._verify = False if tls.insecure_skip_verify else str(tls.ca_file) if tls.ca_file else True
+            if tls.cert_file is not None:
+                self._cert = (str(tls.cert_file), str(tls.key_file)) if tls.key_file else str(tls.cert_file)
+        self._host = urlsplit(server.url).netloc
+        self._deadline: float | None = None
+
+    def metrics(self) -> Fetch:
+        """One GET of the metrics path."""
+        return self._get(self._server.url + self._server.metrics_path, self._server.max_body, metrics=True)
+
+    def health(self) -> bool | None:
+        """True on 200, False on any other answer, None without an answer."""
+        fetch = self._get(self._server.url + "/health", 65536, metrics=False)
+        return None if fetch.status is None else fetch.status == 200
+
+    def version(self) -> str | None:
+        """What ``GET /version`` says, or None."""
+        fetch = self._get(self._server.url + "/version", 65536, metrics=False)
+        if fetch.body is None or fetch.status != 200:
+            return None
+        try:
+            version = json.loads(fetch.body).get("version")
+        except (ValueError, AttributeError):
+            return None
+        return version if isinstance(version, str) and len(version) < 64 else None
+
+    def abort(self) -> None:
+        """Ends an exchange whose total time is over.  Safe from any thread, at any moment."""
+        deadline = self._deadline
+        if deadline is not None and time.monotonic() > deadline:
+            self._sockets.shutdown()
+
+    def close(self) -> None:
+        """Closes the connection; an exchange under way fails at once."""
+        self._sockets.shutdown()
+        self._session.close()
+
+    # ------------------------------------------------------------------ one exchange
+
+    def _get(self, url: str, limit: int, *, metrics: bool) -> Fetch:
+        started = time.monotonic()
+        self._deadline = started + self._server.timeout.total
+        try:
+            for attempt in (1, 2):
+                fetch = self._exchange(url, limit, started, metrics=metrics)
+                # vLLM's server closes idle connections after 5 s: a kept connection that turns out to be closed
+                # is no failure of the server.  A fresh one decides.
+                quick = time.monotonic() - started < 0.5
+                if fetch.reason == "reset" and attempt == 1 and quick:
+                    continue
+                return fetch
+        finally:
+            self._deadline = None
+        raise AssertionError("unreachable")
+
+    def _exchange(self, url: str, limit: int, started: float, *, metrics: bool) -> Fetch:
+        def failed(reason: str, detail: str, status: int | None = None) -> Fetch:
+            return Fetch(time.monotonic() - started, reason=reason, detail=detail, status=status)
+
+        headers = {
+            "Accept": ACCEPT if metrics else "*/*",
+            "Accept-Encoding": "identity",
+            "User-Agent": f"vllmeter/{__version__}",
+        }
+        if self._server.auth is not None:
+            try:
+                headers["Authorization"] = _authorization(self._server.auth)
+            except SecretError as error:
+                return failed("secret", str(error))
+        timeout = (self._server.timeout.connect, self._server.timeout.read)
+        try:
+            for _ in range(_REDIRECTS + 1):
+                response = self._session.get(
+                    url,
+                    headers=headers,
+                    timeout=timeout,
+                    stream=True,
+                    allow_redirects=False,
+                    verify=self._verify,
+                    cert=self._cert,
+                )
+                with response:
+                    if response.is_redirect:
+                        target = urljoin(url, response.headers["location"])
+                        if urlsplit(target).netloc != self._host or urlsplit(target).scheme != urlsplit(url).scheme:
+                            return failed("redirect", f"to {urlsplit(target).netloc or target!r}", response.status_code)
+                        url = target
+                        continue
+                    return self._read(response, limit, started, metrics=metrics)
+            return failed("redirect", f"more than {_REDIRECTS} redirects")
+        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+            reason, detail = _classify(error)
+            if time.monotonic() - started > self._server.timeout.total:
+                reason, detail = "timeout", f"no complete answer within {self._server.timeout.total:g} s"
+            return failed(reason, detail)
+
+    def _read(self, response: requests.Response, limit: int, started: float, *, metrics: bool) -> Fetch:
+        status = response.status_code
+        content_type = response.headers.get("content-type", "")
+
+        def failed(reason: str, detail: str) -> Fetch:
+            return Fetch(time.monotonic() - started, reason=reason, detail=detail, status=status)
+
+        if metrics:
+            if status in (401, 403):
+                return failed("auth", f"HTTP {status}")
+            if status != 200:
+                return failed("http_5xx" if status >= 500 else "http_4xx", f"HTTP {status}")
+            if content_type.partition(";")[0].strip().lower() not in _METRICS_TYPES:
+                return failed("content_type", f"Content-Type {content_type[:80]!r}")
+        declared = response.headers.get("content-length", "")
+        if declared.isdigit() and int(declared) > limit:
+            return failed("too_large", f"{declared} bytes, limit {limit}")
+        pieces: list[bytes] = []
+        size = 0
+        raw = response.raw
+        while True:
+            try:
+                # read1 returns what one receive gave, so that the time limit is looked at between pieces and a
+                # compressed bomb is cut while it unpacks.
+                piece = raw.read1(_PIECE, decode_content=True)
+            except urllib3.exceptions.DecodeError as error:
+                return failed("encoding", str(error)[:200])
+            if not piece:
+                break
+            size += len(piece)
+            if size > limit:
+                return failed("too_large", f"more than {limit} bytes")
+            pieces.append(piece)
+            if time.monotonic() - started > self._server.timeout.total:
+                return failed("timeout", f"body still coming after {self._server.timeout.total:g} s")
+        body = b"".join(pieces)
+        if declared.isdigit() and size < int(declared) and "content-encoding" not in response.headers:
+            return failed("reset", f"{size} of {declared} bytes")
+        if metrics and not body:
+            return failed("empty", "HTTP 200 without a body")
+        return Fetch(time.monotonic() - started, body=body, content_type=content_type, status=status)
+
+
+class SecretError(Exception):
+    """A credential that cannot be read; the text names where it was looked for, never its value."""
+
+
+def _authorization(auth: Auth) -> str:
+    if auth.username is not None:
+        password = _secret(auth.password_env, auth.password_file)
+        return requests.auth._basic_auth_str(auth.username, password)
+    return "Bearer " + _secret(auth.bearer_token_env, auth.bearer_token_file)
+
+
+def _secret(variable: str | None, path: Path | None) -> str:
+    if variable is not None:
+        value = os.environ.get(variable)
+        if not value:
+            raise SecretError(f"environment variable {variable} is not set")
+        return value.strip()
+    assert path is not None
+    try:
+        value = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SecretError(f"{path} cannot be read: {type(error).__name__}") from error
+    if not value:
+        raise SecretError(f"{path} is empty")
+    return value
+
+
+def _classify(error: BaseException) -> tuple[str, str]:
+    """Reason and short detail of an exception from the HTTP stack, found along its causes."""
+    chain: list[BaseException] = []
+    seen: BaseException | None = error
+    while seen is not None and len(chain) < 10:
+        chain.append(seen)
+        inner = seen.args[0] if seen.args and isinstance(seen.args[0], BaseException) else None
+        reason = getattr(seen, "reason", None)
+        seen = inner or (reason if isinstance(reason, BaseException) else None) or seen.__cause__ or seen.__context__
+    for item in chain:
+        if isinstance(item, requests.exceptions.SSLError | urllib3.exceptions.SSLError):
+            return "tls", str(chain[-1])[:200]
+    for item in chain:
+        if isinstance(item, urllib3.exceptions.NameResolutionError | socket.gaierror):
+            return "dns", str(chain[-1])[:200]
+        if isinstance(item, ConnectionRefusedError):
+            return "refused", "connection refused"
+        if isinstance(item, requests.Timeout | urllib3.exceptions.TimeoutError | TimeoutError):
+            return "timeout", "connecting" if isinstance(item, requests.ConnectTimeout) else "waiting for the answer"
+    for item in chain:
+        if isinstance(item, ConnectionResetError | BrokenPipeError | urllib3.exceptions.ProtocolError):
+            return "reset", str(chain[-1])[:200]
+        if isinstance(item, urllib3.exceptions.DecodeError):
+            return "encoding", str(item)[:200]
+    for item in chain:
+        if isinstance(item, OSError) and item.errno is not None:
+            return "unreachable", os.strerror(item.errno)
+    return "reset", str(error)[:200]
