@@ -42,9 +42,7 @@ def oracle() -> argparse.ArgumentParser:
 
 ORACLE = oracle()
 SINGLE = sorted(
-    names
-    for names, kind in serve_flags.OPTIONS
-    if kind in ("one", "size") and names[0] not in ("--config", "--model")
+    names for names, kind in serve_flags.OPTIONS if kind in ("one", "size") and names[0] not in ("--config", "--model")
 )
 SWITCHES = sorted(names for names, kind in serve_flags.OPTIONS if kind == "none" and "--help" not in names)
 LISTS = sorted(names for names, kind in serve_flags.OPTIONS if kind == "many")
@@ -168,8 +166,8 @@ def test_bytes_that_are_none(text: str | int) -> None:
 
 REAL_CHAT = (
     "python3 -m vllm.entrypoints.cli.main serve /models/Qwen3-1.7B --served-model-name Qwen3-1.7B "
-    "--port 8002 --host 127.0.0.1 --gpu-memory-utilization 0.06 --load-format dummy --enforce-eager --attention-backend "
-    "TRITON_ATTN --max-model-len 4096 --max-num-seqs 64 --num-gpu-blocks-override 700 "
+    "--port 8002 --host 127.0.0.1 --gpu-memory-utilization 0.06 --load-format dummy --enforce-eager "
+    "--attention-backend TRITON_ATTN --max-model-len 4096 --max-num-seqs 64 --num-gpu-blocks-override 700 "
     "--enable-prefix-caching --kv-cache-metrics --kv-cache-metrics-sample 1.0 --max-num-batched-tokens 2048"
 )
 
@@ -212,9 +210,7 @@ def test_servers_are_found_behind_wrappers(line: str, entry: str, model: str) ->
     assert [problem for problem in command.problems if problem.kind != "older"] == []
 
 
-@pytest.mark.parametrize(
-    "line", ["vllm bench serve m", "python train.py", "", "sh -c 'vllm bench", "vllm chat"]
-)
+@pytest.mark.parametrize("line", ["vllm bench serve m", "python train.py", "", "sh -c 'vllm bench", "vllm chat"])
 def test_other_commands_are_no_server(line: str) -> None:
     """A client, another program, or an unreadable line gives None."""
     assert parse_command(line) is None
@@ -230,9 +226,7 @@ def test_variables_before_the_command_are_environment() -> None:
     assert "--kv-offloading-size" in problem.message
 
 
-@pytest.mark.parametrize(
-    "words", [["-O2"], ["-O=2"], ["-O", "2"], ["--optimization-level", "2"], ["--opt=2"]]
-)
+@pytest.mark.parametrize("words", [["-O2"], ["-O=2"], ["-O", "2"], ["--optimization-level", "2"], ["--opt=2"]])
 def test_every_form_of_the_optimization_level(words: list[str]) -> None:
     """`-O2`, `-O=2` and `-O 2` are the optimization level."""
     command = parse_arguments(["m", *words])
@@ -338,9 +332,7 @@ def test_vllms_own_hint_is_read_as_the_flag_it_abbreviates() -> None:
 
 def test_the_last_of_repeated_options_wins_and_is_named() -> None:
     """vLLM warns about duplicates and takes the last."""
-    command = parse_arguments(
-        ["m", "--port", "1", "--gpu-memory-utilization=0.3", "--gpu_memory_utilization", "0.5"]
-    )
+    command = parse_arguments(["m", "--port", "1", "--gpu-memory-utilization=0.3", "--gpu_memory_utilization", "0.5"])
     assert command.fraction == 0.5
     assert command.repeated == ("--gpu-memory-utilization",)
 

@@ -562,9 +562,7 @@ def parse_arguments(
             seen_in[key] = origin
             if resolved.kind == "none":
                 if equals:
-                    problems.append(
-                        FlagProblem("value", name, f"{name} takes no value, vLLM refuses {word!r}")
-                    )
+                    problems.append(FlagProblem("value", name, f"{name} takes no value, vLLM refuses {word!r}"))
                     continue
                 options[key] = not resolved.negated
                 continue
