@@ -52,8 +52,8 @@ WORKER_TEXTS = [
     (
         "0.6.4 V0",
         (
-            "Memory profiling results: total_gpu_memory=23.68GiB initial_memory_usage=5.20GiB peak_torch_memory=6.01GiB "
-            "memory_usage_post_profile=5.43GiB non_torch_memory=0.41GiB kv_cache_size=14.88GiB "
+            "Memory profiling results: total_gpu_memory=23.68GiB initial_memory_usage=5.20GiB "
+            "peak_torch_memory=6.01GiB memory_usage_post_profile=5.43GiB non_torch_memory=0.41GiB kv_cache_size=14.88GiB "
             "gpu_memory_utilization=0.90"
         ),
         "kv_available",
@@ -244,8 +244,8 @@ FAILURES = [
     ),
     (
         (
-            "ValueError: The model's max seq len (32768) is larger than the maximum number of tokens that can be stored "
-            "in KV cache (5104). Try increasing"
+            "ValueError: The model's max seq len (32768) is larger than the maximum number of tokens that can be "
+            "stored in KV cache (5104). Try increasing"
         ),
         "max_model_len",
         "5104 tokens",
