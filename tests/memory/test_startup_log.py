@@ -53,8 +53,8 @@ WORKER_TEXTS = [
         "0.6.4 V0",
         (
             "Memory profiling results: total_gpu_memory=23.68GiB initial_memory_usage=5.20GiB "
-            "peak_torch_memory=6.01GiB memory_usage_post_profile=5.43GiB non_torch_memory=0.41GiB kv_cache_size=14.88GiB "
-            "gpu_memory_utilization=0.90"
+            "peak_torch_memory=6.01GiB memory_usage_post_profile=5.43GiB non_torch_memory=0.41GiB "
+            "kv_cache_size=14.88GiB gpu_memory_utilization=0.90"
         ),
         "kv_available",
         gib(14.88),
