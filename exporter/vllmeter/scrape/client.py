@@ -37,11 +37,16 @@ class _Sockets:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: list[socket.socket] = []
+        self.peer: str | None = None
 
     def add(self, sock: socket.socket) -> None:
         with self._lock:
             self._open = [s for s in self._open if s.fileno() >= 0]
             self._open.append(sock)
+        try:
+            self.peer = str(sock.getpeername()[0])
+        except (OSError, IndexError):
+            self.peer = None  # closed at once, or no IP socket
 
     def shutdown(self) -> None:
         with self._lock:
@@ -125,6 +130,11 @@ class ScrapeClient:
         except (ValueError, AttributeError):
             return None
         return version if isinstance(version, str) and len(version) < 64 else None
+
+    @property
+    def peer(self) -> str | None:
+        """IP address that the connection really went to: what a name in the URL stands for."""
+        return self._sockets.peer
 
     def abort(self) -> None:
         """Ends an exchange whose total time is over.  Safe from any thread, at any moment."""

@@ -77,6 +77,7 @@ class TargetLoop:
         if self._stop.is_set():
             return
         at, wall = time.monotonic(), time.time()
+        target.peer = client.peer
         reading = target.finish(fetch, at, wall)
         up = reading is not None
         answered = fetch.status is not None

@@ -56,6 +56,8 @@ class Target:
         self.base_interval = server.interval or interval
         self.sample: Sample | None = None
         self.version: str | None = server.version
+        self.peer: str | None = None
+        """IP address behind the URL, once connected"""
         self._lock = threading.Lock()
         self._parser = Parser()
         self._normaliser = Normaliser(version=server.version)
