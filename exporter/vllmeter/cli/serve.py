@@ -1,0 +1,134 @@
+"""``vllmeter serve``: the exporter."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from vllmeter.config.load import ConfigError, load_config
+from vllmeter.config.settings import Settings
+
+DEFAULT_CONFIG = Path("vllmeter.yaml")
+log = logging.getLogger("vllmeter")
+
+
+def serve(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="Configuration file; default vllmeter.yaml, else find vLLM on this host."),
+    ] = None,
+    listen: Annotated[str | None, typer.Option("--listen", help="HOST:PORT, instead of the one configured.")] = None,
+    check_config: Annotated[bool, typer.Option("--check-config", help="Check the configuration and exit.")] = False,
+    log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Runs the exporter: samples every server once a second and serves /metrics and the live page."""
+    setup_logging(log_level)
+    path = config if config is not None else DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None
+    settings = read_settings(path, listen)
+    if check_config:
+        typer.echo(f"{path or 'no file, defaults'}: ok, {len(settings.servers)} servers")
+        return
+    run(settings, path)
+
+
+def setup_logging(level: str) -> None:
+    """One line per event on standard error, key=value."""
+    name = level.upper()
+    if name not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+        typer.echo(f"--log-level {level}: use debug, info, warning or error", err=True)
+        raise typer.Exit(2)
+    logging.basicConfig(
+        level=name, stream=sys.stderr, format="%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"
+    )
+    logging.getLogger("urllib3").setLevel(logging.ERROR)
+    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
+
+
+def read_settings(path: Path | None, listen: str | None) -> Settings:
+    """Settings of the file (defaults without one); prints every mistake and exits with 2."""
+    try:
+        settings = load_config(path) if path is not None else Settings()
+    except ConfigError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from error
+    if listen is not None:
+        try:
+            settings = Settings.model_validate({**settings.model_dump(), "listen": listen})
+        except ValueError as error:
+            typer.echo(f"--listen {listen}: no HOST:PORT, for example 127.0.0.1:9877", err=True)
+            raise typer.Exit(2) from error
+    return settings
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """The listening socket, bound before anything is started, so that a taken port is one clear message."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        typer.echo(
+            f"listen {host}:{port}: {error.strerror}. Use another --listen, or stop what uses the port.", err=True
+        )
+        raise typer.Exit(1) from error
+    sock.set_inheritable(True)
+    return sock
+
+
+def run(settings: Settings, path: Path | None) -> None:
+    """Samples and serves until SIGTERM or Ctrl-C."""
+    import uvicorn
+
+    from vllmeter.discovery.discoverer import Discoverer
+    from vllmeter.web.app import create_app
+    from vllmeter.wiring import Exporter, build_discovery
+
+    sock = bind(settings.listen_host, settings.listen_port)
+    exporter = Exporter(settings, config_path=path)
+    discoverer = Discoverer(build_discovery(settings), exporter.adopt)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            create_app(exporter),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=2,
+            timeout_keep_alive=65,
+        )
+    )
+
+    def on_hangup(_signal: int, _frame: FrameType | None) -> None:
+        threading.Thread(target=_reload, args=(exporter,), name="reload", daemon=True).start()
+
+    signal.signal(signal.SIGHUP, on_hangup)
+    exporter.start()
+    discoverer.start()
+    host, port = sock.getsockname()[:2]
+    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    log.info("listening=%s page=%s/ metrics=%s/metrics servers=%d", address, address, address, len(settings.servers))
+    try:
+        server.run(sockets=[sock])
+    finally:
+        discoverer.stop()
+        exporter.stop()
+        log.info("stopped")
+
+
+def _reload(exporter: object) -> None:
+    from vllmeter.wiring import Exporter
+
+    assert isinstance(exporter, Exporter)
+    try:
+        exporter.reload()
+    except ConfigError:
+        return  # logged and shown in the metrics

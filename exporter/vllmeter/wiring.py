@@ -1,0 +1,217 @@
+"""The one place that builds objects and connects them: settings -> sources, store, sampler, service."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+
+from vllmeter.config.load import ConfigError, load_config
+from vllmeter.config.settings import Server, Settings
+from vllmeter.discovery.merge import merge_servers
+from vllmeter.discovery.source import DiscoverySource
+from vllmeter.gpu.source import GpuSource
+from vllmeter.host.source import ProcessSource
+from vllmeter.render.metrics import render_metrics
+from vllmeter.sampler import HostSources, Sampler
+from vllmeter.snapshot import ConfigStatus, RunMark, Snapshot
+from vllmeter.store import Store
+
+log = logging.getLogger("vllmeter")
+
+_BODY_AGE = 0.2
+"""Two requests of ``/metrics`` within this many seconds get the same bytes: any number of scrapers costs one rendering."""
+
+
+def build_sources(settings: Settings) -> HostSources:
+    """Real NVML, ``/proc`` and Docker, or a replay's, as the settings say."""
+    if settings.nvml.replay is not None:
+        from vllmeter.recording.sources import ReplayGpuSource, ReplayProcessSource
+
+        return HostSources(ReplayGpuSource(settings.nvml.replay), ReplayProcessSource(settings.nvml.replay))
+    from vllmeter.gpu.nvml import WatchedGpuSource
+    from vllmeter.host.proc import ProcReader
+
+    gpu: GpuSource | None = WatchedGpuSource() if settings.nvml.enabled else None
+    processes: ProcessSource = ProcReader(settings.nvml.proc)
+    if settings.docker.socket is None:
+        return HostSources(gpu, processes)
+    from vllmeter.host.docker import DockerReader
+
+    return HostSources(gpu, processes, DockerReader(str(settings.docker.socket)).read)
+
+
+class Exporter:
+    """A running exporter: what the web side, the CLI and the tests hold on to (see web.app.Service)."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        config_path: Path | None = None,
+        sources: HostSources | None = None,
+        state_dir: Path | None = None,
+    ) -> None:
+        self._settings = settings
+        self._found: Sequence[tuple[str, Sequence[Server]]] = ()
+        self._config_path = config_path
+        self._state_dir = state_dir or state_directory(settings)
+        self._sources = sources or build_sources(settings)
+        self.store = Store(settings)
+        self.store.config = ConfigStatus(True, time.time())
+        self._sampler = Sampler(settings, self.store, self._sources)
+        self._reload_lock = threading.Lock()
+        self._render_lock = threading.Lock()
+        self._bodies: dict[bool, tuple[float, bytes]] = {}
+        self._registry = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=self._registry)
+        self._started = False
+
+    # ------------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Starts sampling."""
+        self._load_baselines()
+        self._started = True
+        self._sampler.start()
+
+    def stop(self) -> None:
+        """Stops sampling; returns within a few seconds whatever a driver or a server does."""
+        self._sampler.stop()
+
+    # ------------------------------------------------------------------ web.app.Service
+
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot."""
+        return self.store.snapshot(time.monotonic(), time.time())
+
+    def metrics(self, *, openmetrics: bool) -> bytes:
+        """The ``/metrics`` body."""
+        with self._render_lock:
+            now = time.monotonic()
+            cached = self._bodies.get(openmetrics)
+            if cached is not None and now - cached[0] < _BODY_AGE:
+                return cached[1]
+            body = render_metrics(
+                self.snapshot(), self.store.blocks(), openmetrics=openmetrics, extra=self._own(openmetrics)
+            )
+            self._bodies[openmetrics] = (now, body)
+            return body
+
+    def _own(self, openmetrics: bool) -> bytes:
+        """CPU, memory and descriptors of this process, in the standard names."""
+        if openmetrics:
+            return generate_openmetrics(self._registry).removesuffix(b"# EOF\n")
+        return generate_latest(self._registry)
+
+    def settings(self) -> Settings:
+        """The settings in force, discovered servers included."""
+        servers, _ = merge_servers(self._settings.servers, self._found)
+        return self._settings.model_copy(update={"servers": servers})
+
+    def adopt(self, found: Sequence[tuple[str, Sequence[Server]]]) -> None:
+        """Takes over what discovery found: (source, servers) in order of precedence."""
+        with self._reload_lock:
+            self._found = found
+            _, notes = merge_servers(self._settings.servers, found)
+            for note in notes:
+                log.warning("%s", note)
+            self._sampler.apply(self.settings())
+
+    def config_text(self) -> str:
+        """The settings in force as YAML.  Secrets never stand in settings, only the names of their places."""
+        data: dict[str, Any] = self.settings().model_dump(mode="json", exclude_none=True)
+        out = io.StringIO()
+        yaml.safe_dump(data, out, sort_keys=False, allow_unicode=True)
+        return out.getvalue()
+
+    def reload(self) -> None:
+        """Loads the file again and swaps the whole configuration; a bad file keeps the old one.
+
+        :raises ConfigError: with every mistake; also when there is no file to load.
+        """
+        with self._reload_lock:
+            status = self.store.config
+            try:
+                if self._config_path is None:
+                    raise ConfigError(["no configuration file is in use (started without --config)"])
+                settings = load_config(self._config_path)
+                self._refuse_fixed(settings)
+            except ConfigError as error:
+                self.store.config = replace(status, last_reload_ok=False, error=str(error))
+                log.error("config=kept file=%s %s", self._config_path, str(error).replace("\n", " | "))
+                raise
+            self._settings = settings
+            self._sampler.apply(self.settings())
+            self._load_baselines()
+            self.store.config = ConfigStatus(True, time.time())
+            log.info("config=loaded file=%s servers=%d", self._config_path, len(settings.servers))
+
+    def _refuse_fixed(self, new: Settings) -> None:
+        """Settings that a running process cannot change are an error, not silently ignored."""
+        old = self._settings
+        fixed = [
+            name
+            for name in ("listen", "windows", "docker", "web_config", "state_dir")
+            if getattr(old, name) != getattr(new, name)
+        ]
+        if old.nvml.model_copy(update={"interval": 1, "processes_every": 1}) != new.nvml.model_copy(
+            update={"interval": 1, "processes_every": 1}
+        ):
+            fixed.append("nvml")
+        if fixed:
+            raise ConfigError([f"{self._config_path}:1: {', '.join(fixed)}: changes only by a restart of the exporter"])
+
+    def healthy(self) -> tuple[bool, str]:
+        """False only when a restart of this process (or container) is what helps."""
+        advice = getattr(self._sources.gpu, "restart_advice", None)
+        return (False, str(advice)) if advice else (True, "ok")
+
+    def ready(self) -> tuple[bool, str]:
+        """True once every server was tried and NVML was asked."""
+        if not self._started:
+            return False, "starting"
+        waiting = self.store.looked_at_all()
+        return (False, "first scrape under way: " + ", ".join(waiting)) if waiting else (True, "ok")
+
+    def mark_run(self, run: str, scenario: str, server: str, *, start: bool) -> None:
+        """Marks a load-test run as active or ended."""
+        self.store.mark_run(RunMark(run, scenario, server, time.time()), start=start)
+
+    def _load_baselines(self) -> None:
+        from vllmeter.runs.baseline import load_baselines
+
+        self.store.baselines = load_baselines(self._state_dir)
+
+
+def state_directory(settings: Settings) -> Path:
+    """Where runs and baselines are kept: the setting, else the user's state folder (XDG)."""
+    if settings.state_dir is not None:
+        return settings.state_dir
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "vllmeter"
+
+
+def build_discovery(settings: Settings) -> list[DiscoverySource]:
+    """Discovery sources that the settings ask for; processes of this host when nothing else is listed."""
+    sources: list[DiscoverySource] = []
+    discovery = settings.discovery
+    others = (discovery.file, discovery.http, discovery.dns, discovery.kubernetes)
+    wanted = discovery.processes
+    if wanted is None:
+        wanted = not settings.servers and not any(others)
+    if wanted:
+        from vllmeter.discovery.processes import ProcessDiscovery
+
+        sources.append(ProcessDiscovery(settings.nvml.proc))
+    return sources
