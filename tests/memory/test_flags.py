@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vllmeter.memory import flags, serve_flags
-from vllmeter.memory.flags import human_readable_int, parse_arguments, parse_bytes, parse_command
+from vllmeter.memory.flags import human_readable_int, parse_arguments, parse_command
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -136,32 +136,6 @@ def test_the_message_for_gib_says_what_to_write() -> None:
     """The common mistake `4GiB` comes with the notation that works."""
     with pytest.raises(ValueError, match="write 4G"):
         human_readable_int("4GiB")
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("4.5GiB", 4_831_838_208),
-        ("1.5GB", 1_500_000_000),
-        ("512MiB", 536_870_912),
-        ("2G", 2**31),
-        ("2g", 2_000_000_000),
-        ("1 GiB", 2**30),
-        ("100B", 100),
-        ("77", 77),
-        (1234, 1234),
-    ],
-)
-def test_bytes_in_our_own_configuration(text: str | int, value: int) -> None:
-    """GiB is 2^30, GB is 10^9, a bare G is 2^30."""
-    assert parse_bytes(text) == value
-
-
-@pytest.mark.parametrize("text", ["", "4.5 gigabytes", "-1GiB", "GiB", -5, True])
-def test_bytes_that_are_none(text: str | int) -> None:
-    """Anything else is an error that names what was written."""
-    with pytest.raises(ValueError, match="not a number of bytes"):
-        parse_bytes(text)
 
 
 REAL_CHAT = (

@@ -134,26 +134,6 @@ def human_readable_int(text: str) -> int:
         raise ValueError(f"{text!r} is not an integer as vLLM reads it (2g = 2e9, 2G = 2^31){hint}") from None
 
 
-def parse_bytes(text: str | int | float) -> int:
-    """Bytes from what people write in configurations: ``4.5GiB``, ``1.5 GB``, ``512MiB``, ``2G``, ``4096``.
-
-    ``GiB`` and a bare ``G`` are 2^30 (as in Docker and vLLM), ``GB`` is 10^9, a bare ``g`` is 10^9 as vLLM
-    reads it.  ValueError names the text.
-    """
-    if isinstance(text, int | float):
-        if isinstance(text, bool) or text < 0:
-            raise ValueError(f"{text!r} is not a number of bytes")
-        return int(text)
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([kKmMgGtT])(i?[bB])?|[bB])?\s*", text)
-    if match is None:
-        raise ValueError(f"{text!r} is not a number of bytes; write for example 4.5GiB or 1500MB")
-    number, prefix, unit = match.groups()
-    if prefix is None:
-        return int(float(number))
-    decimal = prefix.islower() if unit is None else len(unit) == 1
-    return int(float(number) * (1000 if decimal else 1024) ** ("KMGT".index(prefix.upper()) + 1))
-
-
 @dataclass(frozen=True, slots=True)
 class FlagProblem:
     """Something in the command line that vLLM refuses, ignores, or that does not exist in the known list.
