@@ -16,7 +16,6 @@ from vllmeter.memory.budget import (
     NCCL_ASSUMED,
     BudgetFacts,
     ConfiguredBudget,
-    GpuUse,
     ServerBudget,
     budget_of,
     committed,
@@ -51,9 +50,10 @@ def nvml(value: int) -> Quantity:
     return Quantity(float(value), "nvml")
 
 
-def use(reading: GpuReading = H200, used: int | None = None, high: int | None = None) -> GpuUse:
-    return GpuUse(
-        "0",
+def use(
+    reading: GpuReading = H200, used: int | None = None, high: int | None = None
+) -> tuple[GpuReading, Quantity, Quantity]:
+    return (
         reading,
         nvml(used) if used is not None else Quantity(None, reason="test"),
         nvml(high) if high is not None else Quantity(None, reason="test"),
@@ -468,7 +468,7 @@ def test_estimated_memory_is_never_called_over_budget() -> None:
     """Under WSL2 the used memory is an estimate made of the same parts: comparing it proves nothing."""
     estimate = Quantity(50.0 * GIB, "estimate", True)
     facts = BudgetFacts("0.26.0", labels(gpu_memory_utilization="0.01"), wsl=True)
-    row = only(budget_of(facts, [GpuUse("0", H200, estimate, estimate)]))
+    row = only(budget_of(facts, [(H200, estimate, estimate)]))
     assert over_budget(row) is None
 
 
@@ -484,14 +484,13 @@ def test_tensor_parallel_servers_get_one_row_per_gpu() -> None:
     startup = StartupFacts(number=1, workers=workers, tensor_parallel_size=2, enforce_eager=True)
     second = replace(H200, index=1, uuid="GPU-9")
     facts = BudgetFacts("0.26.0", labels(gpu_memory_utilization="0.5", kv_cache_size_tokens="1000"), startup)
-    rows = budget_of(
-        facts, [GpuUse("0", H200, pids=frozenset({21})), GpuUse("1", second, pids=frozenset({22, 500}))]
-    ).rows
+    pids = {"GPU-1": frozenset({21}), "GPU-9": frozenset({22, 500})}
+    rows = budget_of(facts, [use(), use(second)], namespace_pids=pids).rows
     assert [(row.gpu, row.parts["weights"].value) for row in rows] == [("0", 4 * GIB), ("1", 5 * GIB)]
     assert [row.parts["weights"].estimate for row in rows] == [False, False]
     assert {row.budget.value for row in rows} == {float(-(-H200_CUDA_TOTAL // 2))}
     # without the pids nobody knows which worker is where: the largest, marked
-    (row,) = budget_of(facts, [GpuUse("0", H200)]).rows
+    (row,) = budget_of(facts, [use()]).rows
     assert row.parts["weights"] == Quantity(5.0 * GIB, "log", True, "largest of several workers")
 
 

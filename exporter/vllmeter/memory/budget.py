@@ -39,7 +39,6 @@ GRAPHS_ASSUMED: Final = 1 * GIB
 NCCL_ASSUMED: Final = 512 * MIB
 """NCCL's start-up buffers per GPU, outside the budget since 0.11 when several GPUs work together."""
 
-NOT_MEASURED: Final = Quantity(None, reason="not measured")
 PARTS: Final = ("weights", "kv_cache", "activation_peak", "non_torch", "cuda_graphs", "context")
 
 
@@ -70,21 +69,6 @@ class BudgetFacts:
     sleep_state: str | None = None
     starting: bool = False
     wsl: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class GpuUse:
-    """One GPU that a server is on: its label, the reading, and what the server holds there (bytes).
-
-    ``high_water``: since its processes started.  ``pids``: its processes there as its own container numbers them
-    (as its log does); they tell which worker logged for this GPU.
-    """
-
-    gpu: str
-    reading: GpuReading
-    used: Quantity = NOT_MEASURED
-    high_water: Quantity = NOT_MEASURED
-    pids: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,9 +274,16 @@ def _sum(items: Iterable[tuple[str, Quantity]]) -> tuple[float, bool, tuple[str,
 
 def budget_of(
     facts: BudgetFacts,
-    gpus: Iterable[GpuUse],
+    gpus: Iterable[tuple[GpuReading, Quantity, Quantity]],
+    *,
+    namespace_pids: Mapping[str, frozenset[int]] | None = None,
 ) -> ServerBudget:
-    """Budget rows of one server, one per GPU that it is on."""
+    """Budget rows of one server.
+
+    ``gpus``: (reading, used now, high water since its processes started) of every GPU it is on; bytes.
+    ``namespace_pids``: uuid -> its processes there as its own container numbers them (as its log does): they tell
+    which worker logged for that GPU.
+    """
     startup, command = facts.startup, facts.command
     environment = {**(command.environment if command else {}), **facts.environment}
     version = facts.version or (startup.version if startup else None)
@@ -331,8 +322,9 @@ def budget_of(
     rows = []
     for use in gpus:
         worker, guessed = everyone, guessed_all
-        if use.pids and startup is not None:
-            own = [candidate for candidate in startup.workers if candidate.pid in use.pids]
+        pids = (namespace_pids or {}).get(use[0].uuid)
+        if pids and startup is not None:
+            own = [candidate for candidate in startup.workers if candidate.pid in pids]
             if own:
                 worker, guessed = merge_workers(own)
         rows.append(_row(facts, regime, fraction, kv_bytes, kv, worker, guessed, use, several=tensor * pipeline > 1))
@@ -347,11 +339,11 @@ def _row(
     kv: KvCapacity,
     worker: WorkerFacts | None,
     guessed: bool,
-    use: GpuUse,
+    use: tuple[GpuReading, Quantity, Quantity],
     *,
     several: bool,
 ) -> GpuMemory:
-    reading, used, high_water = use.reading, use.used, use.high_water
+    reading, used, high_water = use
     total = cuda_total(reading, logged=worker.cuda_total if worker else None, wsl=facts.wsl)
     parts = _parts(facts, worker, guessed, kv)
     bare = context_size(reading.name)
@@ -418,7 +410,7 @@ def _row(
     elif facts.starting:
         suspended = "starting: it has not taken its memory yet"
     return GpuMemory(
-        gpu=use.gpu,
+        gpu=reading.gpu,
         uuid=reading.uuid,
         used=used,
         budget=budget,
