@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from vllmeter.config.settings import Match, Server
 from vllmeter.memory.attribute import AttributionResult, MatchRule, ServerUsage
+from vllmeter.memory.budget import BudgetFacts, ConfiguredBudget, ServerBudget, budget_of, committed, cuda_total
 from vllmeter.memory.flags import ServeCommand
 from vllmeter.memory.startup_log import StartupFacts
 from vllmeter.scrape.target import Sample
@@ -14,7 +15,6 @@ from vllmeter.snapshot import (
     Attribution,
     Baseline,
     ConfigStatus,
-    GpuMemory,
     GpuReading,
     GpuView,
     NvmlReading,
@@ -82,8 +82,9 @@ def join(
     """The snapshot at ``at`` (monotonic) / ``wall`` (Unix), both in seconds."""
     nvml, age, reason = _nvml_now(gpu, at, nvml_interval)
     result = gpu.result if nvml is not None else None
-    views = tuple(_server(facts, nvml, result, host, windows, wall, at) for facts in servers)
-    gpus = () if nvml is None else tuple(_gpu(r, result, host, windows, views) for r in nvml.gpus)
+    views = tuple(_server(facts, nvml, gpu.table, result, host, windows) for facts in servers)
+    wsl = gpu.table is not None and gpu.table.wsl
+    gpus = () if nvml is None else tuple(_gpu(r, result, host, windows, views, servers, wsl) for r in nvml.gpus)
     return Snapshot(
         at=at,
         wall=wall,
@@ -114,15 +115,15 @@ def _nvml_now(gpu: GpuState, at: float, interval: float) -> tuple[NvmlReading | 
 def _server(
     facts: ServerFactsNow,
     nvml: NvmlReading | None,
+    table: ProcessTable | None,
     result: AttributionResult | None,
     host: HostTracker,
     windows: Sequence[tuple[str, float]],
-    wall: float,
-    at: float,
 ) -> ServerView:
     name = facts.server.name
     usage = result.servers.get(name) if result is not None else None
     status, sample = facts.status, facts.sample
+    budget = _budget(facts, usage, nvml, table)
     layout = sample.reading.layout if sample is not None else None
     return ServerView(
         name=name,
@@ -147,7 +148,10 @@ def _server(
         sleep_state=status.sleep_state,
         windows=_windows(name, facts, host, windows),
         attribution=usage.attribution if usage is not None else _no_attribution(nvml),
-        memory=_memory(facts, usage, nvml),
+        memory=budget.rows,
+        kv_capacity_tokens=budget.kv.tokens,
+        kv_capacity_bytes=budget.kv.bytes_per_gpu,
+        findings=budget.findings,
         host=usage.roles if usage is not None else (),
         exposed_series=sample.series if sample is not None else 0,
     )
@@ -170,23 +174,43 @@ def _windows(
     return {label: host.windowed(name, seconds) for label, seconds in windows}
 
 
-def _memory(facts: ServerFactsNow, usage: ServerUsage | None, nvml: NvmlReading | None) -> tuple[GpuMemory, ...]:
-    if usage is None or nvml is None:
-        return ()
-    labels = {reading.uuid: reading.gpu for reading in nvml.gpus}
-    unknown = Quantity(None, reason="no budget known")
-    return tuple(
-        GpuMemory(
-            gpu=labels.get(uuid, ""),
-            uuid=uuid,
-            used=used,
-            budget=unknown,
-            expected=unknown,
-            allowance=unknown,
-            high_water=Quantity(facts.high_water.get(uuid), "nvml"),
-            sm_utilization_ratio=usage.sm_utilization.get(uuid),
-        )
-        for uuid, used in sorted(usage.used.items())
+def _budget(
+    facts: ServerFactsNow, usage: ServerUsage | None, nvml: NvmlReading | None, table: ProcessTable | None
+) -> ServerBudget:
+    """Budget, parts and KV capacity of one server on the GPUs that its processes are on."""
+    configured = facts.server.budget
+    layout = facts.sample.reading.layout if facts.sample is not None else None
+    budget_facts = BudgetFacts(
+        version=facts.version,
+        labels=layout.cache_config if layout is not None else {},
+        startup=facts.startup,
+        command=facts.command,
+        configured=None if configured is None else ConfiguredBudget(configured.fraction, configured.bytes),
+        model_config=facts.model_config,
+        environment=(usage.environ if usage is not None else None) or {},
+        sleep_state=facts.status.sleep_state,
+        starting=facts.status.state == "starting",
+        wsl=table is not None and table.wsl,
+    )
+    rows = []
+    pids: dict[str, frozenset[int]] = {}
+    for reading in nvml.gpus if nvml is not None else ():
+        if usage is None or reading.uuid not in usage.used:
+            continue
+        used = usage.used[reading.uuid]
+        peak = facts.high_water.get(reading.uuid)
+        high = Quantity(peak, "nvml") if peak is not None else Quantity(None, reason=used.reason or "not measured yet")
+        rows.append((reading, used, high))
+        own = {pid for pid, _ in usage.identity} & {p.pid for p in reading.processes or ()}
+        if table is not None:
+            found = [table.processes[pid] for pid in own if pid in table.processes]
+            pids[reading.uuid] = frozenset(p.namespace_pids[-1] if p.namespace_pids else p.pid for p in found)
+    budget = budget_of(budget_facts, rows, namespace_pids=pids)
+    if usage is None or not usage.sm_utilization:
+        return budget
+    return replace(
+        budget,
+        rows=tuple(replace(row, sm_utilization_ratio=usage.sm_utilization.get(row.uuid)) for row in budget.rows),
     )
 
 
@@ -195,22 +219,32 @@ def _gpu(
     result: AttributionResult | None,
     host: HostTracker,
     windows: Sequence[tuple[str, float]],
-    servers: Sequence[ServerView],
+    views: Sequence[ServerView],
+    servers: Sequence[ServerFactsNow],
+    wsl: bool,
 ) -> GpuView:
     split = result.gpus.get(reading.uuid) if result is not None else None
-    rows = [row for view in servers for row in view.memory if row.uuid == reading.uuid and row.budget.value is not None]
-    committed = (
-        Quantity(sum((row.budget.value or 0.0) + (row.allowance.value or 0.0) for row in rows), "computed")
-        if rows
-        else Quantity(None, reason="no server with a known budget here")
-    )
+    here = {view.name for view in views for row in view.memory if row.uuid == reading.uuid}
     peaks = {label: host.gpu_windowed(reading.uuid, seconds) for label, seconds in windows}
     return GpuView(
         reading=reading,
         gpu=reading.gpu,
-        committed=committed,
+        cuda_total=cuda_total(reading, logged=_logged_total(servers, here), wsl=wsl),
+        committed=committed(row for view in views for row in view.memory if row.uuid == reading.uuid),
         unattributed_bytes=None if split is None else split.unattributed_bytes,
         other=() if split is None else split.other,
         used_peak={k: p.used_peak for k, p in peaks.items() if p.used_peak is not None},
         utilization_peak={k: p.utilization_peak for k, p in peaks.items() if p.utilization_peak is not None},
     )
+
+
+def _logged_total(servers: Sequence[ServerFactsNow], here: Collection[str]) -> int | None:
+    """CUDA total as a server on this GPU logged it; None when none did or they disagree (several cards)."""
+    totals = {
+        worker.cuda_total
+        for facts in servers
+        if facts.server.name in here and facts.startup is not None
+        for worker in facts.startup.workers
+        if worker.cuda_total is not None
+    }
+    return totals.pop() if len(totals) == 1 else None

@@ -30,7 +30,7 @@ from vllmeter.store import Store
 log = logging.getLogger("vllmeter")
 
 _BODY_AGE = 0.2
-"""Two requests of ``/metrics`` within this many seconds get the same bytes: any number of scrapers costs one rendering."""
+"""Requests of ``/metrics`` within this many seconds get the same bytes: many scrapers cost one rendering."""
 
 
 def build_sources(settings: Settings) -> HostSources:

@@ -16,7 +16,7 @@ Adopt = Callable[[Sequence[tuple[str, Sequence[Server]]]], None]
 
 
 class Discoverer:
-    """One thread over all sources.  A source that fails keeps the servers it gave before; each change is logged once."""
+    """One thread over all sources.  A source that fails keeps the servers it gave before; changes are logged once."""
 
     def __init__(self, sources: Sequence[DiscoverySource], adopt: Adopt) -> None:
         self._sources = list(sources)
