@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
@@ -202,8 +203,12 @@ def _describe(path: KeyPath) -> str:
     return "it is required"
 
 
+_CREDENTIALS = re.compile(r"//[^/@\s]*@")
+
+
 def _showable(value: object) -> bool:
-    return isinstance(value, str | int | float | bool) and len(str(value)) < 80
+    """Values that help when shown; never ones that hold credentials (messages end up in logs and tickets)."""
+    return isinstance(value, str | int | float | bool) and len(str(value)) < 80 and not _CREDENTIALS.search(str(value))
 
 
 def _kind(value: object) -> str:
