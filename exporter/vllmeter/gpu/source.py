@@ -15,7 +15,10 @@ class GpuSource(Protocol):
     """
 
     def read(self, at: float, wall: float) -> NvmlReading:
-        """All GPUs now.  ``at`` (monotonic seconds) and ``wall`` (Unix time) of the tick are copied into the reading."""
+        """All GPUs now.
+
+        ``at`` (monotonic seconds) and ``wall`` (Unix time) of the tick are copied into the reading.
+        """
         ...
 
     def close(self) -> None:

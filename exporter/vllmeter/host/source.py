@@ -12,5 +12,5 @@ class ProcessSource(Protocol):
     """A source of process tables.  It never raises for what it may not read: absence comes with a reason."""
 
     def read(self, at: float, pids: Sequence[int]) -> ProcessTable:
-        """The processes ``pids`` (GPU users), their ancestors, and every vLLM process tree, at monotonic time ``at``."""
+        """The processes ``pids`` (GPU users), their ancestors and every vLLM process tree, at monotonic ``at``."""
         ...

@@ -91,15 +91,13 @@ def apply_body_delta(lines: list[str], delta: Mapping[str, Json]) -> list[int] |
         edits = delta.get("edit")
         if edits:
             for start, count, replacement in reversed(edits):
-                if not 0 <= start <= start + count <= len(lines):
-                    raise DeltaError(f"edit of lines {start}-{start + count} in a body of {len(lines)}")
+                _fits(0 <= start <= start + count <= len(lines), start, lines)
                 lines[start : start + count] = replacement
         changed: list[int] = []
         number = 0
         for gap, value in zip(delta.get("i", ()), delta.get("v", ()), strict=True):
             number += gap
-            if not 0 <= number < len(lines):
-                raise DeltaError(f"value for line {number} in a body of {len(lines)}")
+            _fits(0 <= number < len(lines), number, lines)
             line = lines[number]
             lines[number] = line[: _cut(line)] + value
             changed.append(number)
@@ -108,6 +106,11 @@ def apply_body_delta(lines: list[str], delta: Mapping[str, Json]) -> list[int] |
     except (TypeError, ValueError) as exc:
         raise DeltaError(f"not a body difference: {exc}") from exc
     return None if edits else changed
+
+
+def _fits(condition: bool, number: int, lines: list[str]) -> None:
+    if not condition:
+        raise DeltaError(f"line {number} of a body of {len(lines)} lines")
 
 
 def json_delta(old: Json, new: Json) -> dict[str, Json]:

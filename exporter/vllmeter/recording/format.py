@@ -12,17 +12,21 @@ from __future__ import annotations
 import io
 import json
 import lzma
-import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final
 
 from vllmeter.recording.delta import DeltaError, apply_body_delta, apply_json_delta, body_delta, json_delta
-from vllmeter.recording.documents import DocumentError, nvml_from_json, nvml_to_json, processes_from_json
-from vllmeter.recording.documents import processes_to_json
+from vllmeter.recording.documents import (
+    DocumentError,
+    nvml_from_json,
+    nvml_to_json,
+    processes_from_json,
+    processes_to_json,
+)
 from vllmeter.snapshot import NvmlReading, ProcessTable
 
 Json = Any
@@ -174,7 +178,7 @@ def _header_from_json(document: Json, where: str) -> Header:
         raise RecordingError(f"{where}: the first line is not a recording header; this is not a vllmeter recording")
     if document["vmrec"] != VERSION:
         raise RecordingError(
-            f"{where}: format version {document['vmrec']!r}, this vllmeter reads version {VERSION}; use a newer vllmeter"
+            f"{where}: format version {document['vmrec']!r}, this vllmeter reads {VERSION}; use a newer vllmeter"
         )
     try:
         known = {spec.name for spec in fields(Header)}
@@ -183,9 +187,7 @@ def _header_from_json(document: Json, where: str) -> Header:
         servers = []
         for item in values.pop("servers"):
             server = RecordedServer(**{key: value for key, value in item.items() if key in names})
-            if not isinstance(server.name, str) or not isinstance(server.port, int):
-                raise TypeError(f"server {item!r} needs a name and a port")
-            servers.append(server)
+            servers.append(replace(server, name=str(server.name), port=int(server.port)))
         for name in ("gpus", "masked", "notes"):
             if name in values:
                 values[name] = tuple(values[name])
@@ -207,7 +209,13 @@ class RecordingWriter:
     """
 
     def __init__(
-        self, path: Path | str, header: Header, *, live: bool = True, overwrite: bool = False, keyframe_every: int = KEYFRAME_EVERY
+        self,
+        path: Path | str,
+        header: Header,
+        *,
+        live: bool = True,
+        overwrite: bool = False,
+        keyframe_every: int = KEYFRAME_EVERY,
     ) -> None:
         self.path = Path(path)
         self.header = header
@@ -296,6 +304,9 @@ class RecordingWriter:
 
     def _answer(self, record: Answer) -> dict[str, Json]:
         text = record.body.decode("utf-8", "surrogateescape")
+        if record.status != 200:
+            # An error page is no body to take differences from or to.
+            return {"full": text, "type": record.content_type, "status": record.status, **_took(record)}
         new = text.split("\n")
         old, content_type, age = self._bodies.get(record.server, ([], "", self._keyframe_every))
         delta = body_delta(old, new) if age + 1 < self._keyframe_every else None
@@ -303,11 +314,7 @@ class RecordingWriter:
         self._bodies[record.server] = (new, record.content_type, 0 if delta is None else age + 1)
         if record.content_type != content_type:
             out["type"] = record.content_type
-        if record.status != 200:
-            out["status"] = record.status
-        if record.took is not None:
-            out["took"] = round(record.took, 4)
-        return out
+        return {**out, **_took(record)}
 
     def _put(self, line: dict[str, Json]) -> None:
         data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
@@ -323,6 +330,10 @@ class RecordingWriter:
             self._file.write(data)
         self._flushed_at = self._last
         self._file.flush()
+
+
+def _took(record: Answer) -> dict[str, Json]:
+    return {} if record.took is None else {"took": round(record.took, 4)}
 
 
 # --------------------------------------------------------------------------- reader
@@ -346,10 +357,7 @@ class RecordingReader:
             raise RecordingError(f"{self.path}: cannot be opened ({exc.strerror}); check the path") from exc
         self._lines = self._read_lines()
         try:
-            first = next(self._lines, None)
-            if first is None:
-                raise RecordingError(f"{self.path}: holds no header; it is empty or was cut at the start: record it again")
-            self.header = _header_from_json(self._json(first), str(self.path))
+            self.header = self._read_header()
         except BaseException:
             self._file.close()
             raise
@@ -358,6 +366,12 @@ class RecordingReader:
         """Close the file."""
         self._lines.close()
         self._file.close()
+
+    def _read_header(self) -> Header:
+        first = next(self._lines, None)
+        if first is None:
+            raise RecordingError(f"{self.path}: holds no header (empty, or cut at the start); record it again")
+        return _header_from_json(self._json(first), str(self.path))
 
     def __enter__(self) -> RecordingReader:
         return self
@@ -399,7 +413,7 @@ class RecordingReader:
         except ValueError as exc:
             raise self._error(f"is not JSON ({exc})") from exc
 
-    def _read_lines(self) -> Iterator[bytes]:
+    def _read_lines(self) -> Generator[bytes, None, None]:
         decoder = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=MAX_DECODER_BYTES)
         fresh = True
         rest = b""
@@ -449,9 +463,13 @@ class BodyState:
     version: int = 0
     layout: int = 0
     """grows when lines were added, removed or replaced as a whole"""
+    error: tuple[str, str] | None = None
+    """text and content type of an answer other than 200; the lines stay as they were"""
 
     def body(self) -> bytes:
         """The body, byte for byte."""
+        if self.error is not None:
+            return self.error[0].encode("utf-8", "surrogateescape")
         return "\n".join(self.lines).encode("utf-8", "surrogateescape")
 
 
@@ -485,7 +503,8 @@ class Decoder:
         try:
             if kind == "body":
                 state = self.bodies[line["s"]]
-                return Answer(t, line["s"], state.body(), state.content_type, state.status, state.took)
+                content_type = state.content_type if state.error is None else state.error[1]
+                return Answer(t, line["s"], state.body(), content_type, state.status, state.took)
             if kind == "down":
                 return Down(t, line["s"], line["why"])
             if kind == "health":
@@ -503,17 +522,26 @@ class Decoder:
     def _body(self, line: Mapping[str, Json]) -> None:
         server = line["s"]
         state = self.bodies.get(server)
-        if "full" in line:
-            if state is None:
-                state = self.bodies[server] = BodyState()
+        status = line.get("status", 200)
+        if "full" in line and state is None:
+            state = self.bodies[server] = BodyState()
+        if "full" in line and status != 200:
+            assert state is not None
+            state.error = (line["full"], line.get("type", ""))
+        elif "full" in line:
+            assert state is not None
+            state.error = None
             state.lines = line["full"].split("\n")
             state.layout += 1
         elif state is None:
             raise DeltaError(f"a difference for {server!r} without a full body before it")
-        elif apply_body_delta(state.lines, line) is None:
-            state.layout += 1
-        state.content_type = line.get("type", state.content_type)
-        state.status = line.get("status", 200)
+        else:
+            state.error = None
+            if apply_body_delta(state.lines, line) is None:
+                state.layout += 1
+        if status == 200:
+            state.content_type = line.get("type", state.content_type)
+        state.status = status
         state.took = line.get("took")
         state.version += 1
 
@@ -551,7 +579,7 @@ def summarise(path: Path | str) -> Summary:
                 answers[line["s"]] = answers.get(line["s"], 0) + 1
             elif kind == "phase":
                 phases.append((float(line["t"]), str(line.get("name", ""))))
-        size = os.stat(path).st_size
+        size = Path(path).stat().st_size
         return Summary(
             header=reader.header,
             duration=last + reader.header.interval,

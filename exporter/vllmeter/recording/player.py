@@ -1,12 +1,14 @@
 """Plays a recording on any clock: for a moment in, the bodies, NVML reading and process table of that moment out.
 
-Time.  ``elapsed`` is seconds of the listener's clock since playing began, the *position* is seconds of the recording.
-Position = anchor + (elapsed - anchor time) × speed; at the end it goes back to 0 when looping, else it stays at the end.
+Time.  ``elapsed`` is seconds of the listener's clock since playing began, the *position* is seconds of the
+recording.  Position = anchor + (elapsed - anchor time) × speed; at the end it goes back to 0 when looping, else it
+stays at the end.
 
-What is changed on the way.  Everything is byte-exact but the start times of servers, so that they are true for whoever
-listens: the values of ``process_start_time_seconds`` and of every ``…_created`` series, and ``start_ticks`` of processes.
-A start before the first position keeps its age; one during the recording comes when it is played.  After a loop or a
-seek every server starts anew at that moment (its counters drop too), so a loop looks like a restart of every server.
+What is changed on the way.  Everything is byte-exact but the start times of servers, so that they are true for
+whoever listens: the values of ``process_start_time_seconds`` and of every ``…_created`` series, and ``start_ticks``
+of processes.  A start before the first position keeps its age; one during the recording comes when it is played.
+After a loop or a seek every server starts anew at that moment (its counters drop too), so a loop looks like a restart
+of every server.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ from vllmeter.recording.documents import nvml_from_json, processes_from_json
 from vllmeter.recording.format import BodyState, Decoder, Header, RecordingReader, Summary, summarise
 from vllmeter.snapshot import HostProcess, NvmlReading, ProcessTable
 
+NOT_RECORDED: Final = "not recorded yet"
+NOT_LISTENING: Final = frozenset({"refused", "dns", "unreachable", NOT_RECORDED})
+"""Reasons of no answer that mean a closed port.  The others (timeout, reset, …) are played on an open one."""
 _START_SERIES: Final = re.compile(r"(?:process_start_time_seconds|[a-zA-Z_:][a-zA-Z0-9_:]*_created)(?:\{.*\})? ")
 
 
@@ -38,7 +43,8 @@ def go_float(value: float) -> str:
 class ServerMoment:
     """One server at one moment.  ``body`` None: it did not answer, ``why`` says how (refused, timeout, …).
 
-    ``recorded`` is the position at which the answer was recorded, ``health`` the status of ``/health`` (None: no answer).
+    ``recorded`` is the position at which the answer was recorded, ``health`` the status of ``/health`` (None: no
+    answer).
     """
 
     up: bool
@@ -70,7 +76,7 @@ class _Server:
     """State of one server while playing."""
 
     up: bool = False
-    why: str = "not recorded yet"
+    why: str = NOT_RECORDED
     health: int | None = None
     health_recorded: bool = False
     recorded: float = 0.0
@@ -111,6 +117,10 @@ class Player:
         self._anchor = (0.0, min(max(start, 0.0), self.summary.duration))
         self._cycle = 0
         self._seeks = 0
+        self._position = 0.0
+        self._phase = ""
+        self._servers: dict[str, _Server] = {}
+        self._next: dict[str, Any] | None = None
         self._reader: RecordingReader | None = None
         self._rewind()
 
@@ -209,7 +219,7 @@ class Player:
         return ServerMoment(
             up=True,
             body=self._render(state, body),
-            content_type=body.content_type,
+            content_type=body.content_type if body.error is None else body.error[1],
             status=body.status,
             health=state.health,
             recorded=state.recorded,
@@ -219,6 +229,11 @@ class Player:
     def is_up(self, name: str) -> bool:
         """Whether the server ``name`` answers at the current position."""
         return self._servers[name].up
+
+    def is_listening(self, name: str) -> bool:
+        """Whether connections to the server ``name`` are accepted at the current position."""
+        state = self._servers[name]
+        return state.up or state.why not in NOT_LISTENING
 
     @property
     def phase(self) -> str:
@@ -293,7 +308,7 @@ class Player:
         epoch = self.restarts
         if state.rendered is not None and state.rendered[:2] == (body.version, epoch):
             return state.rendered[2]
-        if self._exact and not epoch:
+        if body.error is not None or (self._exact and not epoch):
             data = body.body()
         else:
             if state.layout != body.layout:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from email.utils import formatdate
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -44,6 +45,10 @@ FAULT_MODES: Final[Mapping[str, str]] = {
 _REASONS: Final = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found",
                    405: "Method Not Allowed", 413: "Content Too Large", 500: "Internal Server Error",
                    503: "Service Unavailable"}  # fmt: skip
+_ACCEPTED: Final = (
+    'POST /replay/seek {"position": SECONDS} or {"phase": NAME}; POST /replay/fault {"server": NAME or "*", '
+    '"mode": MODE, "seconds": N, "bytes": N, "lasting": SECONDS}'
+)
 T = TypeVar("T")
 
 
@@ -57,7 +62,7 @@ class Fault:
 
     mode: str = "none"
     seconds: float = 4.0
-    bytes: int = 64 << 20
+    size: int = 64 << 20
     until: float | None = None
     """clock at which it ends by itself"""
     body: bytes | None = None
@@ -431,7 +436,7 @@ class ReplayServer:
         try:
             return _Port(host, port)
         except (OSError, OverflowError) as exc:
-            raise ReplayError(f"cannot listen on {host}:{port} ({exc}); give another port, or none to take any") from exc
+            raise ReplayError(f"cannot listen on {host}:{port} ({exc}); give another port or none") from exc
 
     def _run(self, ready: threading.Event) -> None:
         try:
@@ -477,8 +482,8 @@ class ReplayServer:
                 del self._faults[name]
         for endpoint in self.endpoints:
             port = self._ports[endpoint.name]
-            fault = self._faults.get(endpoint.name)
-            if self.player.is_up(endpoint.recorded.name) and not (fault and fault.mode == "kill"):
+            killed = self._faults.get(endpoint.name, Fault()).mode == "kill"
+            if self.player.is_listening(endpoint.recorded.name) and not killed:
                 try:
                     await port.open(self._answerer(endpoint))
                 except OSError:
@@ -496,10 +501,10 @@ class ReplayServer:
         moment = self.player.server(endpoint.recorded.name)
         fault = self._faults.get(endpoint.name, Fault())
         delay = fault.seconds if fault.mode == "slow" else 0.0
-        if not moment.up or moment.body is None or fault.mode in ("reset", "kill"):
-            return Reply(drop=True)
-        if fault.mode == "hang":
+        if fault.mode == "hang" or moment.why == "timeout":
             return Reply(never=True)
+        if moment.body is None or fault.mode in ("reset", "kill"):
+            return Reply(drop=True)
         if request.path in ("/metrics", "/metrics/"):
             return self._metrics(fault, moment.body, moment.content_type, moment.status, delay)
         if request.path == "/health":
@@ -528,7 +533,7 @@ class ReplayServer:
             body = body[:half] + b'vllm:broken{engine="0" 1.0 what is this\n' + body[half:]
         elif fault.mode == "huge":
             line = b"# " + b"x" * 997 + b"\n"
-            body += line * max(0, (fault.bytes - len(body)) // len(line))
+            body += line * max(0, (fault.size - len(body)) // len(line))
         return Reply(status, body, content_type, delay=delay)
 
     # ---- control port
@@ -550,25 +555,23 @@ class ReplayServer:
             if request.method != "POST":
                 return _json_reply({"error": "GET or POST"}, 405)
             document = json.loads(request.body or b"{}")
-            if not isinstance(document, dict):
-                raise ReplayError("the body must be a JSON object")
             if request.path == "/replay/seek":
-                target = document.get("position", document.get("phase"))
-                if isinstance(target, bool) or not isinstance(target, (int, float, str)):
-                    raise ReplayError('give {"position": SECONDS} or {"phase": NAME}')
-                return _json_reply(self._seek(target))
+                return _json_reply(self._seek(document["position"] if "position" in document else document["phase"]))
             if request.path == "/replay/fault":
+                lasting = document.get("lasting")
                 return _json_reply(
                     self._fault(
                         str(document.get("server", "*")),
-                        str(document.get("mode", "")),
+                        str(document["mode"]),
                         float(document.get("seconds", 4.0)),
                         int(document.get("bytes", 64 << 20)),
-                        None if document.get("lasting") is None else float(document["lasting"]),
+                        None if lasting is None else float(lasting),
                     )
                 )
-        except (ReplayError, TypeError, ValueError) as exc:
+        except ReplayError as exc:
             return _json_reply({"error": str(exc)}, 400)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return _json_reply({"error": f"not understood; accepted: {_ACCEPTED}"}, 400)
         return _json_reply({"error": f"no {request.path} here"}, 404)
 
     def _position(self) -> dict[str, Any]:
@@ -721,6 +724,6 @@ def server_processes(processes: Mapping[int, HostProcess], port: int) -> tuple[s
 
 
 def _asks_for(argv: Sequence[str], port: str) -> bool:
-    return any(word == "--port" and after == port for word, after in zip(argv, argv[1:], strict=False)) or (
+    return any(word == "--port" and after == port for word, after in pairwise(argv)) or (
         f"--port={port}" in argv
     )
