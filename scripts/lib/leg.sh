@@ -47,7 +47,10 @@ leg_needs_files() {
 
 # leg_venv : the development environment, first on the PATH.
 leg_venv() {
-  venv_ready dev || leg_skip "$VENV_REASON"
+  local result=0
+  venv_ready dev || result=$?
+  ((result != 1)) || leg_skip "$VENV_REASON"
+  ((result == 0)) || die "$VENV_REASON"
   PATH="$VENV/bin:$PATH"
   export PATH
 }
@@ -63,6 +66,25 @@ leg_tool() {
   tool_ready "$1" || die "$TOOL_REASON"
 }
 
+# leg_containers : Podman with its API; everything that was started is removed when the leg ends.
+leg_containers() {
+  podman_ready || leg_skip "$PODMAN_REASON"
+  leg_at_end podman_end
+  podman_api || die "$PODMAN_REASON"
+}
+
+# leg_at_end FUNCTION : called when the leg ends, however it ends; the last one named first.
+_leg_endings=()
+leg_at_end() { _leg_endings=("$1" ${_leg_endings[@]+"${_leg_endings[@]}"}); }
+
+_leg_end() {
+  local ending
+  for ending in ${_leg_endings[@]+"${_leg_endings[@]}"}; do
+    "$ending" || true
+  done
+  rm -rf "$LEG_SCRATCH"
+}
+
 leg_check() { :; }
 leg_title="" leg_limit=600
 # shellcheck source=/dev/null
@@ -76,8 +98,11 @@ case $what in
     ;;
   run)
     LEG_SCRATCH="$(mktemp -d "${TMPDIR:-/tmp}/vllmeter-leg.XXXXXX")"
-    export LEG_SCRATCH leg_limit
-    trap 'rm -rf "$LEG_SCRATCH"' EXIT
+    export LEG_SCRATCH
+    trap _leg_end EXIT
+    # Under `set -e` a script ends without a word; this says where.
+    set -E
+    trap 'say "failed: $BASH_COMMAND (${BASH_SOURCE[0]##*/}, line $LINENO)"' ERR
     leg_check
     leg_run
     ;;

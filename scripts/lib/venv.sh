@@ -6,7 +6,8 @@
 #   venv_ready runtime   what `vllmeter` itself needs
 #   venv_ready dev       also the test, lint, browser and dashboard tools
 #
-# Sets VENV (the folder) and VENV_PYTHON. Returns 1 with VENV_REASON set when it cannot be made.
+# Sets VENV (the folder) and VENV_PYTHON. With VENV_REASON set it returns 1 when this machine lacks
+# something (Python, the venv module), and 2 when the installation into it failed.
 # VLLMETER_PYTHON chooses the interpreter, VLLMETER_VENV another folder than .venv.
 # Versions come from scripts/constraints.txt, which scripts/lock writes.
 
@@ -134,7 +135,7 @@ _venv_ready_locked() {
   done
   if ! _venv_install "$kind"; then
     VENV_REASON="pip could not install vllmeter ($kind) into $VENV (see above); is a package index reachable?"
-    return 1
+    return 2
   fi
   printf '%s\n' "$key" >"$VENV/.vllmeter-$kind"
 }
