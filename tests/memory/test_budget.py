@@ -20,6 +20,7 @@ from vllmeter.memory.budget import (
     budget_of,
     committed,
     cuda_total,
+    held_estimate,
     merge_workers,
     over_budget,
 )
@@ -543,3 +544,15 @@ def test_every_row_says_where_its_numbers_come_from(
     assert all((quantity.value or 0) >= 0 for quantity in row.parts.values())
     assert row.budget.value is not None
     assert row.budget.value <= H200_CUDA_TOTAL
+
+
+def test_what_a_server_holds_where_the_driver_tells_nothing() -> None:
+    """Under WSL2 the log and the labels give an estimate per GPU, the same sum as `expected`; without a log nothing."""
+    first, _ = chat_starts()
+    facts = BudgetFacts("0.26.0", CHAT_LABELS, first, wsl=True)
+    found = held_estimate(facts, "NVIDIA H200")
+    assert (found.value, found.source, found.estimate) == (pytest.approx(5_761_037_556, abs=2), "estimate", True)
+    assert held_estimate(facts).value == pytest.approx(5_761_037_556 - CONTEXT + CONTEXT_ASSUMED, abs=2)
+    nothing = held_estimate(BudgetFacts("0.26.0", CHAT_LABELS))
+    assert nothing.value is None
+    assert "weights" in (nothing.reason or "")

@@ -272,6 +272,53 @@ def _sum(items: Iterable[tuple[str, Quantity]]) -> tuple[float, bool, tuple[str,
     return total, estimate, tuple(missing)
 
 
+def _expected(parts: Mapping[str, Quantity], kv: KvCapacity, bare: Quantity) -> tuple[Quantity, float, tuple[str, ...]]:
+    """(what it will hold, sum of the known parts without context, names of the unknown ones).
+
+    What an encoder does not have (a KV cache) is not missing.
+    """
+    wanted = [(name, parts[name]) for name in PARTS if name != "context" and not (name == "kv_cache" and kv.none)]
+    known, estimate, missing = _sum(wanted)
+    lacking = [name for name in ("weights", "kv_cache") if name in missing]
+    if lacking:
+        reasons = "; ".join(f"{name}: {parts[name].reason}" for name in lacking)
+        return Quantity(None, reason=f"{' and '.join(lacking)} not known ({reasons})"), known, missing
+    note = f"without {', '.join(missing)} (not logged)" if missing else "sum of the parts and a bare context"
+    total = known + (bare.value or 0.0)
+    return Quantity(total, "computed", estimate or bool(missing) or bare.estimate, note), known, missing
+
+
+def held_estimate(facts: BudgetFacts, gpu_name: str | None = None) -> Quantity:
+    """What a server holds per GPU by its log and labels alone, where the driver tells nothing (WSL2, WDDM).
+
+    The same sum as ``expected``, always marked as an estimate; absent with the reason when a big part is unknown.
+    """
+    worker, guessed = merge_workers(facts.startup.workers if facts.startup else ())
+    kv = _kv(facts, worker)
+    expected, _, _ = _expected(_parts(facts, worker, guessed, kv), kv, context_size(gpu_name))
+    if expected.value is None:
+        return expected
+    return Quantity(expected.value, "estimate", True, expected.reason)
+
+
+def _kv(facts: BudgetFacts, worker: WorkerFacts | None) -> KvCapacity:
+    tensor, pipeline = _sizes(facts)
+    kv_bytes = kv_bytes_in_force(facts)
+    dtype = facts.command.text("dtype") if facts.command else None
+    return kv_capacity(
+        facts.labels,
+        version=facts.version or (facts.startup.version if facts.startup else None),
+        startup=facts.startup,
+        worker=worker,
+        config=facts.model_config,
+        model_dtype=None if dtype in (None, "auto") else dtype,
+        tensor_parallel=tensor,
+        pipeline_parallel=pipeline,
+        kv_bytes_flag=int(kv_bytes.value) if kv_bytes.value is not None and kv_bytes.source == "flags" else None,
+        pooling=_pooling(facts),
+    )
+
+
 def budget_of(
     facts: BudgetFacts,
     gpus: Iterable[tuple[GpuReading, Quantity, Quantity]],
@@ -293,19 +340,7 @@ def budget_of(
     tensor, pipeline = _sizes(facts)
     findings: list[str] = []
     everyone, guessed_all = merge_workers(startup.workers if startup else ())
-    dtype = command.text("dtype") if command else None
-    kv = kv_capacity(
-        facts.labels,
-        version=version,
-        startup=startup,
-        worker=everyone,
-        config=facts.model_config,
-        model_dtype=None if dtype in (None, "auto") else dtype,
-        tensor_parallel=tensor,
-        pipeline_parallel=pipeline,
-        kv_bytes_flag=int(kv_bytes.value) if kv_bytes.value is not None and kv_bytes.source == "flags" else None,
-        pooling=_pooling(facts),
-    )
+    kv = _kv(facts, everyone)
     findings.extend(kv.findings)
     configured = facts.configured
     if (
@@ -349,17 +384,7 @@ def _row(
     bare = context_size(reading.name)
     eager_or_none = parts["cuda_graphs"].value == 0.0
 
-    # --- expected: all parts and a context; what an encoder does not have is not missing
-    wanted = [(name, parts[name]) for name in PARTS if name != "context" and not (name == "kv_cache" and kv.none)]
-    sum_known, estimate, missing = _sum(wanted)
-    if "weights" in missing or "kv_cache" in missing:
-        lacking = " and ".join(name for name in ("weights", "kv_cache") if name in missing)
-        expected = Quantity(None, reason=f"not known: {lacking} ({parts[lacking.split(' ', 1)[0]].reason})")
-    else:
-        note = f"without {', '.join(missing)} (not logged)" if missing else "sum of the parts and a bare context"
-        expected = Quantity(
-            sum_known + (bare.value or 0.0), "computed", estimate or bool(missing) or bare.estimate, note
-        )
+    expected, sum_known, missing = _expected(parts, kv, bare)
 
     # --- budget
     graphs_inside = regime.graphs_inside
