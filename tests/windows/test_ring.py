@@ -67,6 +67,8 @@ def test_window_holds_each_event_once(steps: list[tuple[float, int]], seconds: i
             inside = inside[1:]
         kept += sum(row[2] for row in inside)
     assert counted == kept
+    if all(step <= seconds / 2 for step, _ in steps):
+        assert counted == sum(events for _, events in steps)
 
 
 def test_capacity_bounds_the_memory() -> None:

@@ -158,6 +158,11 @@ class CellBuilder:
         """False when the bounds themselves cannot box latencies."""
         return self._usable
 
+    @property
+    def empty(self) -> bool:
+        """Whether no request had been recorded at the last accepted scrape."""
+        return not self._base or self._base[-1] == 0.0
+
     def baseline(self, bounds: Bounds, cumulative: Sequence[float], total: float, at: float) -> None:
         """Start counting from these values: what happened before ``at`` is not known."""
         self._usable = bounds_usable(bounds) and len(cumulative) == len(bounds) + 1

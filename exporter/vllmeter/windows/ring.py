@@ -1,7 +1,7 @@
 """The last 15 minutes of one server (or GPU) in packed arrays.
 
-A row is one usable sample: its time, the start of the stretch that its deltas cover, and one number per column (gauges as
-they were, counters as exact deltas, NaN = not known).  A failed scrape writes no row, so gaps stay gaps.  Histogram
+A row is one usable sample: its time, the start of the stretch that its deltas cover, and one number per column (gauges
+as they were, counters as exact deltas, NaN = not known).  A failed scrape writes no row, so gaps stay gaps.  Histogram
 deltas are sparse and kept apart in a :class:`CellLog`.
 
 Memory is bounded by the capacity, not by uptime.  A column that never changed costs nothing: most of the columns of an
@@ -172,8 +172,19 @@ class SampleRing:
 class CellLog:
     """Histogram deltas of one family over the ring's reach, sparse and packed."""
 
-    __slots__ = ("_bounds", "_buckets", "_capacity", "_counts", "_ends", "_engines", "_keys", "_requests", "_starts")
-    __slots__ += ("_stops", "_sums")
+    __slots__ = (
+        "_bounds",
+        "_buckets",
+        "_capacity",
+        "_counts",
+        "_ends",
+        "_engines",
+        "_keys",
+        "_requests",
+        "_starts",
+        "_stops",
+        "_sums",
+    )
 
     def __init__(self, capacity: int = 4 * RING_ROWS) -> None:
         self._capacity = capacity
@@ -223,9 +234,7 @@ class CellLog:
         """The cells that ended after ``since``, oldest first."""
         for i in range(bisect_right(self._ends, since), len(self._ends)):
             first = self._stops[i - 1] if i else 0
-            pairs = tuple(
-                zip(self._buckets[first : self._stops[i]], self._counts[first : self._stops[i]], strict=True)
-            )
+            pairs = tuple(zip(self._buckets[first : self._stops[i]], self._counts[first : self._stops[i]], strict=True))
             key = self._keys[i]
             yield Cell(
                 self._engines[key],
