@@ -7,7 +7,7 @@
 #   podman_ready                       sets all up; returns 1 with PODMAN_REASON where it cannot
 #   podman_base NAME...                Debian with Python under the names that a Dockerfile starts FROM
 #   podman_standin KIND NAME           image NAME of prometheus | alertmanager | victoria-metrics,
-#                                      made from Debian's or Go-built programs, shaped like the official one
+#                                      made from the Go-built programs, shaped like the official one
 #   podman_build NAME [ARGS...] FOLDER podman build, with this machine's certificates and pip settings
 #   podman_api                         Docker's API on a socket, sets DOCKER_HOST; needs podman_end
 #   podman_compose ARGS...             Compose v2 against it
@@ -138,9 +138,10 @@ podman_standin() {
         'CMD ["--config.file=/etc/prometheus/prometheus.yml","--storage.tsdb.path=/prometheus"]')
       ;;
     alertmanager)
-      debian_ready alertmanager=prometheus-alertmanager 2>/dev/null || debian_ready prometheus-alertmanager \
-        || { PODMAN_REASON=$DEBIAN_REASON && return 1; }
-      program="$(command -v alertmanager || command -v prometheus-alertmanager)" data=/alertmanager
+      tool_ready amtool || { PODMAN_REASON=$TOOL_REASON && return 1; }
+      second=$TOOL_PATH
+      tool_ready alertmanager || { PODMAN_REASON=$TOOL_REASON && return 1; }
+      program=$TOOL_PATH data=/alertmanager
       changes=('ENTRYPOINT ["/bin/alertmanager"]' 'EXPOSE 9093'
         'CMD ["--config.file=/etc/alertmanager/alertmanager.yml","--storage.path=/alertmanager"]')
       ;;
@@ -169,7 +170,7 @@ podman_standin() {
       *) _podman_copy "$program" "$root" "/bin/$kind" ;;
     esac
     if [[ -n $second ]]; then
-      _podman_copy "$second" "$root" /bin/promtool
+      _podman_copy "$second" "$root" "/bin/${second##*/}"
     fi
     if [[ -n $data ]]; then
       mkdir -p "$root$data" "$root/etc/$kind"

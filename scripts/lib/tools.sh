@@ -6,10 +6,11 @@
 #   tool_ready NAME    builds it where needed; sets TOOL_PATH, or returns 1 and sets TOOL_REASON
 #   tool_known NAME    0 when it is built already or Go is there to build it; else TOOL_REASON
 #
-# NAME is one of: prometheus, promtool, victoria-metrics, compose. The versions stand in
+# NAME is one of: prometheus, promtool, alertmanager, amtool, victoria-metrics, compose. The versions stand in
 # tools/go/<module>/go.mod, the checksums in its go.sum; the built program lies in the cache
 # folder under <name>-<version>-<hash of both>. VLLMETER_<NAME> (VLLMETER_PROMTOOL, ...) points at
-# a program of your own instead. The Prometheus page assets are left out: nothing here needs them.
+# a program of your own instead. The web pages of Prometheus and Alertmanager are left out: nothing
+# here needs them.
 
 TOOL_PATH=""
 TOOL_REASON=""
@@ -32,6 +33,12 @@ _tool_facts() {
       _tool_tags=$_TOOL_PROMETHEUS_TAGS
       _tool_variable=github.com/prometheus/common/version.Version
       ;;
+    alertmanager | amtool)
+      _tool_module=alertmanager
+      _tool_of=github.com/prometheus/alertmanager
+      _tool_package=$_tool_of/cmd/$1
+      _tool_variable=github.com/prometheus/common/version.Version
+      ;;
     victoria-metrics)
       _tool_module=victoria-metrics
       _tool_of=github.com/VictoriaMetrics/VictoriaMetrics
@@ -44,7 +51,7 @@ _tool_facts() {
       _tool_package=$_tool_of/cmd
       _tool_variable=$_tool_of/internal.Version
       ;;
-    *) die "tool $1 is unknown; scripts/lib/tools.sh knows prometheus, promtool, victoria-metrics, compose" ;;
+    *) die "tool $1 is unknown; scripts/lib/tools.sh knows prometheus, promtool, alertmanager, amtool, victoria-metrics, compose" ;;
   esac
   _tool_folder="$VLLMETER_ROOT/tools/go/$_tool_module"
   _tool_version="$(awk -v module="$_tool_of" '
@@ -75,6 +82,20 @@ _tool_go() {
     TOOL_REASON="this Go cannot build $1 $_tool_version: ${message//$'\n'/ }"
     return 1
   fi
+}
+
+# _tool_source : changes to the folder to build in. Alertmanager's module lacks the page that its
+# sources embed, so it is built from a copy of the module (checked against go.sum like any) with an
+# empty page put in.
+_tool_source() {
+  local origin copy
+  cd "$_tool_folder" || return 1
+  [[ $_tool_module == alertmanager ]] || return 0
+  origin="$(GOWORK=off go list -m -f '{{.Dir}}' "$_tool_of")" && copy="${_tool_built%/*}/source" || return 1
+  rm -rf "$copy"
+  cp -r "$origin" "$copy" && chmod -R u+w "$copy" && mkdir -p "$copy"/ui/app/dist/{elm,mantine} || return 1
+  printf '<p>This build has no page.</p>\n' | tee "$copy"/ui/app/dist/{elm,mantine}/index.html >/dev/null
+  cd "$copy" || return 1
 }
 
 tool_known() {
@@ -113,18 +134,19 @@ tool_ready() {
       [[ -n $_tool_tags ]] && flags+=(-tags "$_tool_tags")
       # Fetches the modules that this program needs, no others; a registry may fail for a moment.
       if ! (cd "$_tool_folder" && retry 3 env GOWORK=off GOFLAGS=-mod=readonly CGO_ENABLED=0 \
-        go list -deps "${flags[@]}" "$_tool_package") >/dev/null; then
+        go list -e -deps "${flags[@]}" "$_tool_package") >/dev/null; then
         TOOL_REASON="the Go modules of $name could not be fetched (see above)"
         return 1
       fi
       # Without cgo the program is static, so that it also runs inside a bare container.
-      if ! (cd "$_tool_folder" && env GOWORK=off GOFLAGS=-mod=readonly CGO_ENABLED=0 \
+      if ! (_tool_source && env GOWORK=off GOFLAGS=-mod=readonly CGO_ENABLED=0 \
         nice -n 5 go build -p "$TOOL_CORES" -trimpath "${flags[@]}" \
         -ldflags "-s -w -X $_tool_variable=$_tool_version" -o "$_tool_built.new" "$_tool_package") >&2; then
         TOOL_REASON="go build of $name failed (see above)"
         return 1
       fi
       mv -f "$_tool_built.new" "$_tool_built"
+      rm -rf "$folder/source"
       say "... $name built in $((SECONDS - started)) s"
     fi
     exec {lock_fd}>&-
