@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
+import ssl
 import threading
 import time
 from pathlib import Path
@@ -285,14 +287,17 @@ def _classify(error: BaseException) -> tuple[str, str]:
         inner = seen.args[0] if seen.args and isinstance(seen.args[0], BaseException) else None
         reason = getattr(seen, "reason", None)
         seen = inner or (reason if isinstance(reason, BaseException) else None) or seen.__cause__ or seen.__context__
+    # Specific causes first: urllib3 calls a refused connection a kind of connect timeout.
     for item in chain:
-        if isinstance(item, requests.exceptions.SSLError | urllib3.exceptions.SSLError):
+        if isinstance(item, requests.exceptions.SSLError | urllib3.exceptions.SSLError | ssl.SSLError):
             return "tls", str(chain[-1])[:200]
-    for item in chain:
         if isinstance(item, urllib3.exceptions.NameResolutionError | socket.gaierror):
             return "dns", str(chain[-1])[:200]
         if isinstance(item, ConnectionRefusedError):
             return "refused", "connection refused"
+        if isinstance(item, OSError) and item.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
+            return "unreachable", os.strerror(item.errno)
+    for item in chain:
         if isinstance(item, requests.Timeout | urllib3.exceptions.TimeoutError | TimeoutError):
             return "timeout", "connecting" if isinstance(item, requests.ConnectTimeout) else "waiting for the answer"
     for item in chain:

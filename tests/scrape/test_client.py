@@ -1,0 +1,190 @@
+"""One exchange with a server that behaves in every way a server can misbehave."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from fakes import fault_server as f
+from vllmeter.config.settings import Auth, Server, Timeouts
+from vllmeter.scrape.client import ScrapeClient
+from vllmeter.scrape.outcome import FAILURE_REASONS
+
+QUICK = Timeouts(connect=0.5, read=0.4, total=1.0)
+
+
+def client(url: str, **more: object) -> ScrapeClient:
+    return ScrapeClient(Server.model_validate({"name": "s", "url": url, "timeout": QUICK, **more}))
+
+
+def test_a_body_comes_back_with_its_type_and_headers_ask_for_classic_text() -> None:
+    """Accept prefers 0.0.4 (newer client libraries rename samples otherwise); nothing compressed is asked for."""
+    with f.FaultServer() as server:
+        c = client(server.url)
+        got = c.metrics()
+        c.close()
+    assert got.ok
+    assert got.body == f.BODY
+    assert got.content_type == "text/plain"
+    path, headers = server.requests[0]
+    assert path == "/metrics"
+    assert headers["accept"].startswith("text/plain;version=0.0.4")
+    assert headers["accept-encoding"] == "identity"
+    assert headers["user-agent"].startswith("vllmeter/")
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        (f.status("500 Internal Server Error"), "http_5xx"),
+        (f.status("503 Service Unavailable"), "http_5xx"),
+        (f.status("404 Not Found"), "http_4xx"),
+        (f.status("401 Unauthorized"), "auth"),
+        (f.status("403 Forbidden"), "auth"),
+        (f.status("200 OK", b""), "empty"),
+        (f.content_type("text/html", b"<html>"), "content_type"),
+        (f.content_type("application/octet-stream"), "content_type"),
+        (f.redirect("http://example.invalid/metrics"), "redirect"),
+        (f.redirect("https://127.0.0.1:1/metrics"), "redirect"),
+        (f.redirect("/metrics"), "redirect"),
+        (f.truncated, "reset"),
+        (f.reset, "reset"),
+        (f.bad_gzip, "encoding"),
+        (f.gzip_bomb, "too_large"),
+        (f.endless_body, "too_large"),
+        (f.silent, "timeout"),
+        (f.slow_body, "timeout"),
+    ],
+)
+def test_each_fault_has_its_reason(behaviour: f.Behaviour, reason: str) -> None:
+    """Every fault ends within the time limits, under one reason of the documented list."""
+    with f.FaultServer(behaviour) as server:
+        c = client(server.url, max_body=1_000_000)
+        started = time.monotonic()
+        got = c.metrics()
+        took = time.monotonic() - started
+        c.close()
+    assert got.reason == reason, got
+    assert got.body is None
+    assert reason in FAILURE_REASONS
+    assert took < 3
+
+
+def test_a_redirect_on_the_same_host_is_followed() -> None:
+    """/metrics -> /metrics/ is common behind proxies."""
+    with f.FaultServer(f.redirect("/metrics/")) as server:
+        c = client(server.url)
+        got = c.metrics()
+        c.close()
+    assert got.ok
+
+
+def test_nothing_listening_is_refused() -> None:
+    """Connection refused is told apart from slow: it means gone."""
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        port = s.getsockname()[1]
+    got = client(f"http://127.0.0.1:{port}").metrics()
+    assert got.reason == "refused"
+
+
+def test_an_unknown_name_is_dns() -> None:
+    """A typo in a host name is named as such."""
+    assert client("http://no-such-host.invalid:8000").metrics().reason == "dns"
+
+
+def test_a_plain_server_behind_https_is_tls() -> None:
+    """http and https mixed up."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            sock, _ = listener.accept()
+            with sock:
+                sock.recv(65536)
+                sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        got = client(f"https://127.0.0.1:{listener.getsockname()[1]}").metrics()
+    assert got.reason == "tls"
+
+
+def test_a_connection_that_the_server_closed_meanwhile_is_no_failure() -> None:
+    """vLLM closes idle connections after 5 s: the next scrape goes on with a fresh one."""
+    with f.FaultServer(f.closes_after_answer) as server:
+        c = client(server.url)
+        results = []
+        for _ in range(3):
+            results.append(c.metrics().ok)
+            time.sleep(0.05)
+        c.close()
+    assert results == [True, True, True]
+
+
+def test_one_connection_is_kept() -> None:
+    """A scrape a second must not cost a connection a second."""
+    with f.FaultServer() as server:
+        c = client(server.url)
+        for _ in range(3):
+            assert c.metrics().ok
+        connections = len(server._open)
+        c.close()
+    assert connections == 1
+
+
+def test_the_watchdog_ends_headers_that_drip_for_ever() -> None:
+    """Each byte resets the read timeout: only the total time ends it, from another thread."""
+    with f.FaultServer(f.slow_headers) as server:
+        c = client(server.url)
+        stop = threading.Event()
+
+        def watch() -> None:
+            while not stop.wait(0.1):
+                c.abort()
+
+        threading.Thread(target=watch, daemon=True).start()
+        started = time.monotonic()
+        got = c.metrics()
+        stop.set()
+        c.close()
+    assert got.reason == "timeout"
+    assert time.monotonic() - started < 3
+
+
+def test_credentials_come_from_environment_and_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Bearer token and basic authentication; a secret that cannot be read is a reason, and its value never shows."""
+    monkeypatch.setenv("TOKEN_A", "s3cret")
+    secret = tmp_path / "pw"
+    secret.write_text("hunter2\n")
+    with f.FaultServer() as server:
+        assert client(server.url, auth=Auth(bearer_token_env="TOKEN_A")).metrics().ok
+        assert client(server.url, auth=Auth(username="me", password_file=secret)).metrics().ok
+        missing = client(server.url, auth=Auth(bearer_token_env="TOKEN_B")).metrics()
+        sent = [headers.get("authorization") for _, headers in server.requests]
+    assert sent == ["Bearer s3cret", "Basic bWU6aHVudGVyMg=="]
+    assert missing.reason == "secret"
+    assert missing.detail == "environment variable TOKEN_B is not set"
+
+
+def test_health_and_version() -> None:
+    """/health tells 200 from anything else and from no answer; /version is read as JSON and nothing else."""
+    with f.FaultServer(f.status("200 OK", b'{"version":"0.26.0"}')) as server:
+        c = client(server.url)
+        assert c.health() is True
+        assert c.version() == "0.26.0"
+        server.behaviour = f.status("503 Service Unavailable")
+        assert c.health() is False
+        assert c.version() is None
+        server.behaviour = f.status("200 OK", b"[1]")
+        assert c.version() is None
+        c.close()
+    assert client(server.url).health() is None
+
+
+def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scrape goes where the configuration says, whatever the environment holds."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    with f.FaultServer() as server:
+        assert client(server.url).metrics().ok
