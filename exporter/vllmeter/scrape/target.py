@@ -60,7 +60,7 @@ class Target:
         """IP address behind the URL, once connected"""
         self._lock = threading.Lock()
         self._parser = Parser()
-        self._normaliser = Normaliser(version=server.version)
+        self._normaliser = Normaliser()
         self._text = ServerText(server.name, server.expose.without)
         self._in_flight_since: float | None = None
         self._failures: dict[str, int] = {}
@@ -86,7 +86,7 @@ class Target:
         sample: Sample | None = None
         if fetch.body is not None and reason is None:
             try:
-                reading = self._normaliser.normalise(self._parser.parse(fetch.body, fetch.content_type))
+                reading = self._normaliser.normalise(self._parser.parse(fetch.body, fetch.content_type), self.version)
                 blocks = self._text.render(reading)
                 sample = Sample(reading, at, wall, blocks, self._text.series)
             except ParseError as error:
@@ -120,7 +120,6 @@ class Target:
         """Result of ``GET /version``; None leaves what was known."""
         if version is not None and version != self.version:
             self.version = version
-            self._normaliser = Normaliser(version=version)
 
     @property
     def reason(self) -> str | None:
