@@ -1,7 +1,7 @@
 """A fake of the module ``pynvml`` with the quirks that real drivers and bindings have.
 
-Build devices, hand :class:`FakePynvml` to :class:`vllmeter.gpu.reader.NvmlReader` (or put it into ``sys.modules``), then
-change the devices between ticks.  Faults are set per call: ``device.errors["nvmlDeviceGetPowerUsage"] = 3`` lets that
+Build devices, hand :class:`FakePynvml` to :class:`vllmeter.gpu.reader.NvmlReader` (or put it into ``sys.modules``),
+then change the devices between ticks.  Faults are per call: ``device.errors["nvmlDeviceGetPowerUsage"] = 3`` lets that
 call fail with code 3, ``fake.errors["nvmlInit"] = 12`` does so for calls without a device.
 """
 
