@@ -8,10 +8,11 @@ leg_run() {
   local file
   while IFS= read -r -d '' file; do
     case $file in
-      *.sh) scripts+=("$file") ;;
+      *.sh) [[ ! -f $file ]] || scripts+=("$file") ;;
+      *.py | *.lock | *.md | *.y*ml | *.txt | *.json) ;;
       *) if [[ -f $file && $(head -c 64 "$file" | head -n 1) =~ ^#!.*(bash|/sh) ]]; then scripts+=("$file"); fi ;;
     esac
-  done < <(find scripts .ci deploy exporter -type f -size -200k -not -name '*.py' -print0 2>/dev/null | sort -z)
+  done < <(git ls-files -z --cached --others --exclude-standard -- scripts .ci deploy exporter | sort -z)
   for file in "${scripts[@]}"; do
     bash -n "$file"
   done

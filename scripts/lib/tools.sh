@@ -6,10 +6,10 @@
 #   tool_ready NAME    builds it where needed; sets TOOL_PATH, or returns 1 and sets TOOL_REASON
 #   tool_known NAME    0 when it is built already or Go is there to build it; else TOOL_REASON
 #
-# NAME is one of: prometheus, promtool, alertmanager, amtool, victoria-metrics, compose. The versions stand in
-# tools/go/<module>/go.mod, the checksums in its go.sum; the built program lies in the cache
-# folder under <name>-<version>-<hash of both>. VLLMETER_<NAME> (VLLMETER_PROMTOOL, ...) points at
-# a program of your own instead. The web pages of Prometheus and Alertmanager are left out: nothing
+# NAME is one of: prometheus, promtool, alertmanager, amtool, victoria-metrics, compose, actionlint.
+# The versions stand in tools/go/<module>/go.mod, the checksums in its go.sum; the built program lies
+# in the cache folder under <name>-<version>-<hash of both>. VLLMETER_<NAME> (VLLMETER_PROMTOOL, ...)
+# points at a program of your own instead. The web pages of Prometheus and Alertmanager are left out: nothing
 # here needs them.
 
 TOOL_PATH=""
@@ -51,7 +51,13 @@ _tool_facts() {
       _tool_package=$_tool_of/cmd
       _tool_variable=$_tool_of/internal.Version
       ;;
-    *) die "tool $1 is unknown; scripts/lib/tools.sh knows prometheus, promtool, alertmanager, amtool, victoria-metrics, compose" ;;
+    actionlint)
+      _tool_module=actionlint
+      _tool_of=github.com/rhysd/actionlint
+      _tool_package=$_tool_of/cmd/actionlint
+      _tool_variable=$_tool_of.version
+      ;;
+    *) die "tool $1 is unknown; scripts/lib/tools.sh knows prometheus, promtool, alertmanager, amtool, victoria-metrics, compose, actionlint" ;;
   esac
   _tool_folder="$VLLMETER_ROOT/tools/go/$_tool_module"
   _tool_version="$(awk -v module="$_tool_of" '
