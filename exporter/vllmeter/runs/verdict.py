@@ -141,7 +141,7 @@ def judge(
         found = min(side for side, _ in short)
         return verdict(
             Word.NOT_ENOUGH_REQUESTS,
-            f"effective n is {found:.0f}, {required} are needed: about {_round_up(needed)} requests a side at this load",
+            f"effective n is {found:.0f} of {required} needed: about {_round_up(needed)} requests a side at this load",
             requests=_round_up(needed),
         )
     if any(side is None for side in (effective_a, effective_b)):
@@ -165,7 +165,7 @@ def judge(
             needed_runs = _needed_runs(a, b, variance or 0.0, relevant) if known else MINIMUM_RUNS
             return verdict(
                 Word.NO_DIFFERENCE,
-                f"the interval {span} includes 0: less than {(math.exp(half) - 1) * 100:.0f} % could not have been seen",
+                f"the interval {span} includes 0: under {(math.exp(half) - 1) * 100:.0f} % nothing could be seen",
                 runs=needed_runs,
             )
         return verdict(
@@ -183,7 +183,7 @@ def _round_up(count: int) -> int:
     """Two significant digits, upwards: a plan, not a measurement."""
     if count < 100:
         return count
-    unit = 10 ** (len(str(count)) - 2)
+    unit = int(10 ** (len(str(count)) - 2))
     return math.ceil(count / unit) * unit
 
 
