@@ -118,6 +118,11 @@ def _script(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
     return "", ()
 
 
+def is_interpreter(argv: Sequence[str] | None) -> bool:
+    """True for Python: a server, or something that embeds vLLM."""
+    return bool(argv) and argv is not None and _INTERPRETER.match(base_name(argv[0])) is not None
+
+
 def is_server(argv: Sequence[str] | None) -> bool:
     """True for the process that is a vLLM API server itself: Python or ``vllm`` with ``serve`` or the module.
 
