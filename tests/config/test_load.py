@@ -144,7 +144,9 @@ def test_bad_durations_are_refused(text: object) -> None:
         parse_duration(text)
 
 
-@pytest.mark.parametrize(("text", "size"), [("4.5GiB", 4831838208), ("2GB", 2 * 10**9), (1024, 1024), ("512MiB", 2**29)])
+@pytest.mark.parametrize(
+    ("text", "size"), [("4.5GiB", 4831838208), ("2GB", 2 * 10**9), (1024, 1024), ("512MiB", 2**29)]
+)
 def test_sizes(text: object, size: int) -> None:
     """Binary and decimal units are told apart."""
     assert parse_size(text) == size

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from vllmeter import __version__
-from vllmeter.cli import assets, serve
+from vllmeter.cli import assets, demo, record, replay, serve
 
 app = typer.Typer(
     name="vllmeter",
@@ -34,6 +34,9 @@ def _root(
 
 
 app.command("serve")(serve.serve)
+app.command("demo")(demo.demo)
+app.command("record")(record.record)
+app.command("replay")(replay.replay)
 app.add_typer(assets.app, name="assets")
 
 

@@ -82,6 +82,8 @@ def _record(
     from vllmeter.scrape.client import ScrapeClient
     from vllmeter.wiring import build_sources
 
+    if file.exists() and not force:
+        _fail(f"{file}: exists; give another name, or --force to overwrite it")
     sources = build_sources(settings) if nvml else None
     targets = [
         Target(

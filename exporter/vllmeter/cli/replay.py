@@ -116,7 +116,7 @@ def describe(summary: Any) -> str:
 
     header = summary.header
     lines = [
-        f"{summary.duration:.0f} s, {summary.records} records, {summary.bytes / 1024:.0f} kB, "
+        f"{summary.duration:.0f} s, {summary.records} records, {summary.bytes / 1024:.0f} kB",
         f"made by {header.software or '?'}",
         f"vLLM {header.vllm or '?'}; GPU {', '.join(header.gpus) or 'none'}; driver {header.driver or '-'}",
     ]

@@ -299,6 +299,7 @@ class ReplayServer:
             raise ReplayError(f"copies must be at least 1, not {copies}")
         self._clock = clock
         self._zero = clock()
+        self._held: float | None = None
         self.player = Player(recording, wall=wall(), speed=speed, loop=loop, start=start)
         self.host = host
         self.endpoints: tuple[Endpoint, ...] = ()
@@ -365,6 +366,14 @@ class ReplayServer:
     def seek(self, position: float | str) -> dict[str, Any]:
         """Go to a position in seconds or to the start of a phase; every server looks restarted."""
         return self._call(lambda: self._seek(position))
+
+    def hold(self) -> None:
+        """Stand still at this moment of the recording: answers go on, nothing in them changes any more."""
+
+        def stand() -> None:
+            self._held = self._elapsed()
+
+        self._call(stand)
 
     def fault(
         self, server: str, mode: str, *, seconds: float = 4.0, size: int = 64 << 20, lasting: float | None = None
@@ -471,7 +480,7 @@ class ReplayServer:
             await asyncio.sleep(0)
 
     def _elapsed(self) -> float:
-        return self._clock() - self._zero
+        return self._clock() - self._zero if self._held is None else self._held
 
     async def _sync(self) -> None:
         """Bring the listening sockets in line with the recording and the faults."""
