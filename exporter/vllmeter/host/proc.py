@@ -7,7 +7,8 @@ What another user's process does not show (``environ``, open sockets and the net
 CAP_SYS_PTRACE) is None with a reason in ``absent``; nothing here raises for that.
 """
 
-# ruff: noqa: PTH  # os calls on strings: hundreds of small reads a second, and Path objects cost more than the reads
+# os calls on strings: these are hundreds of small reads a second, and Path objects would cost more than the reads.
+# ruff: noqa: PTH115, PTH118, PTH208
 
 from __future__ import annotations
 
@@ -414,7 +415,9 @@ class ProcReader:
     def _read_sockets(self, tick: _Tick, chosen: Sequence[int], facts: Mapping[int, _Facts]) -> None:
         """Listening ports of the chosen processes, every SOCKETS_EVERY seconds and at once for new ones."""
         assert self._own is not None
-        due = [pid for pid in chosen if tick.sockets or self._seen[pid].sockets is None]
+        due = [
+            pid for pid in chosen if facts[pid].relevant and (tick.sockets or self._seen[pid].sockets is None)
+        ]
         if not due and not tick.sockets:
             return
         ours: set[int] = set()
@@ -422,8 +425,6 @@ class ProcReader:
             ours = self._own_client_ports(tick)
         for pid in due:
             seen, fact = self._seen[pid], facts[pid]
-            if not fact.relevant:
-                continue
             seen.sockets = self._sockets_of(tick, pid, fact, ours)
         used = {fact.net_namespace for fact in facts.values()} | {self._own.net_namespace}
         for inode in [inode for inode in self._namespaces if inode not in used]:
