@@ -32,7 +32,8 @@ BUSY_DIFFERENCE: Final = 0.10
 """Share of busy seconds by which neighbours must differ to count."""
 RATE_FACTOR: Final = 1.5
 YOUNG_SECONDS: Final = 120.0
-"""A server younger than this at the start of a run may still be warming up."""
+OLD_SECONDS: Final = 600.0
+"""A server younger than the first at the start of a run may still be warming up, one older than the second is not."""
 HIT_DIFFERENCE: Final = 0.10
 
 
@@ -279,10 +280,17 @@ def _warmup(
                     WARMUP, title, cold_a or "no", cold_b or "no", counts=False, note="these requests are left out"
                 )
             )
-    young_a, young_b = _young(a, server), _young(b, server)
-    if young_a is not None and young_b is not None and young_a != young_b:
-        words = {True: f"started less than {YOUNG_SECONDS:.0f} s before", False: "long running"}
-        found.append(Difference(WARMUP, "age of the server", words[young_a], words[young_b]))
+    age_a, age_b = _age(a, server), _age(b, server)
+    if (
+        age_a is not None
+        and age_b is not None
+        and min(age_a, age_b) < YOUNG_SECONDS
+        and max(age_a, age_b) > OLD_SECONDS
+    ):
+        ages = (f"{age_a:.0f} s", f"{age_b:.0f} s")
+        found.append(
+            Difference(WARMUP, "age of the server at the start", *ages, counts=False, note="slow starts are left out")
+        )
     hit_a, hit_b = _hits(a), _hits(b)
     if hit_a is not None and hit_b is not None and abs(hit_a - hit_b) > HIT_DIFFERENCE:
         caching = [name for name in changed if "prefix_caching" in name or "kv_" in name or "offload" in name]
@@ -315,14 +323,15 @@ def _cold(subjects: Sequence[Subject], side: str) -> str:
     return f"{sum(counts)} requests in {len(counts)} run(s)" if counts else ""
 
 
-def _young(subjects: Sequence[Subject], server: str) -> bool | None:
+def _age(subjects: Sequence[Subject], server: str) -> float | None:
+    """Youngest age of the server at the start of a run, seconds."""
     ages = []
     for each in subjects:
         start = _config(each.run, server).start_timestamp
         if start is None:
             return None
-        ages.append(each.run.started - start < YOUNG_SECONDS)
-    return ages[0] if len(set(ages)) == 1 else None
+        ages.append(each.run.started - start)
+    return min(ages, default=None)
 
 
 def _hits(subjects: Sequence[Subject]) -> float | None:

@@ -99,9 +99,9 @@ def server_side(run: Run, samples: Sequence[Sample], server: str) -> Side:
             begin = ttft[cold.groups - 1].end
             ttft = ttft[cold.groups :]
             notes.append(cold.text())
-    part = [pair for pair in mine if pair[0] >= begin - 1e-6]
-    before = [pair for pair in mine if pair[0] < begin - 1e-6]
-    kept = [*before[-1:], *part]
+    # counters count from the last answer before the beginning
+    part = [pair for pair in mine if pair[0] > begin + 1e-6]
+    kept = [*[pair for pair in mine if pair[0] <= begin + 1e-6][-1:], *part]
     if len(kept) < 2:
         return Side(absent={"server": "no samples are left after the warm-up"}, notes=tuple(notes))
     found: dict[str, Measure] = {}
@@ -307,14 +307,14 @@ def _counters(
 
 
 def _active(answers: Sequence[tuple[float, ServerSample]]) -> list[int]:
-    """Intervals between answers from the first to the last in which the server worked."""
+    """Intervals between answers in which the server worked: rates are over these, so that idle ends do not count."""
     busy = []
     for index in range(len(answers) - 1):
         old, new = answers[index][1], answers[index + 1][1]
         moved = any((new.total(family) or 0.0) != (old.total(family) or 0.0) for family in TOKEN_FAMILIES)
         if moved or (new.total("requests_running") or 0.0) > 0 or (new.total("requests_waiting") or 0.0) > 0:
             busy.append(index)
-    return list(range(busy[0], busy[-1] + 1)) if busy else []
+    return busy
 
 
 def _gauges(found: dict[str, Measure], absent: dict[str, str], answers: Sequence[tuple[float, ServerSample]]) -> None:
