@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families as text_families
+
 from upstream.bodies import Body
 
 # our family -> upstream sample name without prefix, and our label -> upstream label

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+
 from upstream import bodies
 from upstream.recount import recount
 from vllmeter.exposition.parse import Parser

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from operator import itemgetter
+from operator import itemgetter, le
 from typing import Final
 
 from vllmeter.catalogue import BY_NAME as FAMILIES
@@ -226,7 +226,7 @@ def _histograms(
                 buckets[-1] != counts[position]
                 or not buckets[0] >= 0
                 or not 0 <= sums[position] < inf
-                or (buckets[0] != buckets[-1] and sorted(buckets) != list(buckets))
+                or not all(map(le, buckets, buckets[1:]))
                 or not buckets[-1] < inf
             ):
                 bad.append(position)
@@ -248,9 +248,9 @@ def _add_parts(histogram: _Histogram, raw: Sequence[float]) -> tuple[tuple[float
     total = 0.0
     for part in histogram.parts:
         buckets = [raw[i] for i in part.buckets]
-        if sorted(buckets) != buckets or buckets[0] < 0 or buckets[-1] != raw[part.count]:
+        if not all(map(le, buckets, buckets[1:])) or not 0 <= buckets[0] or not buckets[-1] < inf:
             return None
-        if not 0 <= raw[part.total] < inf or not buckets[-1] < inf:
+        if buckets[-1] != raw[part.count] or not 0 <= raw[part.total] < inf:
             return None
         columns.append(buckets)
         total += raw[part.total]
@@ -420,7 +420,7 @@ def _sort(shape: Shape) -> _Body:
         if split is None:
             continue
         if not _is_known_family(split[1]):
-            body.unmapped.add(family)
+            body.unmapped.add(_fold_created(shape, family))
         elif _scope_of_declared(split[1]) == "engine":
             body.names.add(split[1])
     return body
@@ -457,9 +457,8 @@ def _declared_kind(shape: Shape, series: Series) -> str:
 
 def _unmapped_family(shape: Shape, series: Series, prefix: str, name: str) -> str:
     """The family that an unknown sample belongs to, in the spelling of the body."""
-    if series.family != series.name or series.name in shape.families:
-        # `x_created` is declared as a gauge of its own in text; it is no family by itself.
-        return series.family.removesuffix("_created")
+    if series.family in shape.families:
+        return _fold_created(shape, series.family)
     for suffix in ("_bucket", "_sum", "_count", "_total", "_created"):
         stem = name.removesuffix(suffix)
         if stem != name:
@@ -467,6 +466,16 @@ def _unmapped_family(shape: Shape, series: Series, prefix: str, name: str) -> st
                 if other + stem in shape.families:
                     return other + stem
     return prefix + name
+
+
+def _fold_created(shape: Shape, family: str) -> str:
+    """Text format declares ``x_created`` as a gauge of its own: it belongs to ``x`` or ``x_total``."""
+    stem = family.removesuffix("_created")
+    if stem != family:
+        for owner in (stem, stem + "_total"):
+            if owner in shape.families:
+                return owner
+    return family
 
 
 def _sort_plain(body: _Body, index: int, series: Series) -> None:
