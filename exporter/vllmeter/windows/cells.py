@@ -179,7 +179,7 @@ class CellBuilder:
     def dropped(self, cumulative: Sequence[float]) -> bool:
         """Whether the count went down against the last accepted scrape (the mark of a counter reset)."""
         base = self._base
-        return base is not None and len(base) > 0 and len(cumulative) > 0 and cumulative[-1] < base[-1]
+        return base is not None and len(base) > 0 and len(cumulative) > 0 and 0.0 <= cumulative[-1] < base[-1]
 
     def add(self, bounds: Bounds, cumulative: Sequence[float], total: float, at: float) -> Cell | Broken | None:
         """Take the next scrape; ``cumulative`` has one entry per bound and one for +Inf."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite, isnan, nan
+from math import inf, isnan, nan
 from threading import RLock
 from types import MappingProxyType
 from typing import Final
@@ -379,7 +379,7 @@ class ServerTracker:
         """Whether any counter, or the count of any histogram, went down."""
         values = reading.values
         for (index, _), previous in zip(plan.counters, self._previous, strict=True):
-            if values[index] < previous:
+            if 0.0 <= values[index] < previous:
                 return True
         for index, family, engine in plan.histograms:
             builder = self._builders.get((family, engine))
@@ -418,9 +418,9 @@ class ServerTracker:
             value = values[index]
             difference = value - previous[position]
             if difference != 0.0:
-                if isfinite(value):
+                if 0.0 <= value < inf:
                     previous[position] = value
-                elif not isnan(difference):
+                else:
                     difference = nan
                 for column in columns:
                     sums[column] += difference
@@ -429,7 +429,7 @@ class ServerTracker:
             count = sum(steps)
             before = 0.0 if kind in ("born", "reset") else self._steps
             if before is not None and kind not in ("first", "other"):
-                sums[STEPS_COLUMN] = count - before if count >= before else nan
+                sums[STEPS_COLUMN] = count - before if before <= count < inf else nan
             self._steps = count
         return sums
 
@@ -438,10 +438,11 @@ class ServerTracker:
         values = reading.values
         for column, indices, largest in plan.gauges:
             if len(indices) == 1:
-                sums[column] = values[indices[0]]
+                value = values[indices[0]]
             else:
                 several = [values[index] for index in indices]
-                sums[column] = max(several) if largest else sum(several)
+                value = max(several) if largest else sum(several)
+            sums[column] = value if 0.0 <= value < inf else nan
         if plan.sleep:
             asleep = [state for index, state in plan.sleep if values[index] == 1.0]
             self._sleep_state = next((state for state in asleep if state != "awake"), "awake" if asleep else None)
