@@ -1,0 +1,614 @@
+"""Reads a Compose file with vLLM services and writes a ``vllmeter.yaml`` for it.  Nothing is executed or fetched.
+
+Understood: command and entrypoint as string, list or folded scalar; environment as map or list; env_file; profiles;
+anchors, merge keys and ``x-`` blocks; ``extends`` within the file; ``${VAR}``, ``${VAR:-default}`` and ``$$``;
+ports in short and long form; ``vllm/vllm-openai`` images that are given arguments only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import yaml
+
+from vllmeter.memory.findings import Claim, Finding, PlannedServer, claim_of, overcommit_findings, plan_findings
+from vllmeter.memory.flags import ServeCommand, find_server, parse_arguments, split_command, with_environment
+from vllmeter.memory.regimes import parse_version, regime_of
+from vllmeter.snapshot import Quantity
+
+ReadText = Callable[[str], str | None]
+"""Content of a file named in the Compose file, relative to it; None when it cannot be read."""
+
+_VLLM_IMAGE: Final = re.compile(r"(?:^|/)(?:vllm-openai|vllm)(?:-[\w.]+)*(?::|@|$)")
+_ANY_ADDRESS: Final = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, never bound
+_SERVER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,62}")
+_VARIABLE: Final = re.compile(
+    r"\$(?:(?P<escaped>\$)|(?P<plain>[A-Za-z_]\w*)|\{(?P<braced>[A-Za-z_]\w*)(?:(?P<op>:?[-?+])(?P<rest>[^}]*))?\})"
+)
+
+
+class ComposeError(ValueError):
+    """The file is no Compose file that can be read; the text names place, cause and remedy."""
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that ignores Compose's own tags (``!reset``, ``!override``) and keeps 8080:80 a string."""
+
+
+def _untag(loader: _Loader, _suffix: str, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        return loader.construct_mapping(node, deep=True)
+    if isinstance(node, yaml.SequenceNode):
+        return loader.construct_sequence(node, deep=True)
+    return loader.construct_scalar(node) if isinstance(node, yaml.ScalarNode) else None
+
+
+_Loader.add_multi_constructor("!", _untag)
+# YAML 1.1 reads 22:22 as a number in base 60; Compose does not
+_Loader.yaml_implicit_resolvers = {
+    first: [
+        (tag, pattern)
+        for tag, pattern in resolvers
+        if tag not in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:timestamp")
+    ]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?(?:0|[1-9][0-9]*)$"), list("-+0123456789"))
+
+
+@dataclass(frozen=True, slots=True)
+class ComposeServer:
+    """One vLLM service of a Compose file."""
+
+    service: str
+    command: ServeCommand
+    image: str = ""
+    version: str | None = None
+    container_name: str | None = None
+    published: tuple[str, int] | None = None
+    """(host address, host port) of the server's port"""
+    host_network: bool = False
+    profiles: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    waits_for: tuple[str, ...] = ()
+    replicas: int = 1
+    multiproc_place: str = ""
+    """volume or folder that holds its PROMETHEUS_MULTIPROC_DIR, else the service itself"""
+
+    @property
+    def name(self) -> str:
+        """Label ``server``: the service's name."""
+        return self.service if _SERVER_NAME.fullmatch(self.service) else re.sub(r"[^\w.:/-]", "-", self.service)[:63]
+
+
+@dataclass(frozen=True, slots=True)
+class ComposeFile:
+    """What was read: vLLM services, and notes on what could not be followed."""
+
+    servers: tuple[ComposeServer, ...]
+    project: str
+    notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    unresolved: tuple[str, ...] = ()
+    """variables without a value, replaced by nothing as Compose does"""
+
+
+# --------------------------------------------------------------------------- reading
+
+
+@dataclass(slots=True)
+class _Variables:
+    values: Mapping[str, str]
+    missing: dict[str, None] = field(default_factory=dict)
+
+    def expand(self, text: str) -> str:
+        def one(match: re.Match[str]) -> str:
+            if match.group("escaped"):
+                return "$"
+            name = match.group("plain") or match.group("braced")
+            value = self.values.get(name)
+            operator, rest = match.group("op") or "", match.group("rest") or ""
+            present = value is not None and (value != "" or not operator.startswith(":"))
+            if operator.endswith("-"):
+                return value if present and value is not None else self.expand(rest)
+            if operator.endswith("+"):
+                return self.expand(rest) if present else ""
+            if value is None:
+                self.missing[name] = None
+            return value or ""
+
+        return _VARIABLE.sub(one, text)
+
+    def walk(self, value: Any, depth: int = 0) -> Any:
+        if depth > 30:
+            raise ComposeError("nested too deeply: is there an anchor that contains itself?")
+        if isinstance(value, str):
+            return self.expand(value)
+        if isinstance(value, list):
+            return [self.walk(item, depth + 1) for item in value]
+        if isinstance(value, dict):
+            return {key: self.walk(item, depth + 1) for key, item in value.items()}
+        return value
+
+
+def parse_env_file(text: str) -> dict[str, str]:
+    """``KEY=value`` lines of an env file; comments, ``export`` and quotes as Compose reads them."""
+    values: dict[str, str] = {}
+    for raw in text.splitlines():
+        line = raw.strip()
+        if not line or line.startswith("#"):
+            continue
+        line = line.removeprefix("export ").lstrip()
+        name, equals, value = line.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z_][\w.]*", name.strip()):
+            continue
+        value = value.strip()
+        if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
+            value = value[1:-1]
+        else:
+            value = re.split(r"\s#", value, maxsplit=1)[0].rstrip()
+        values[name.strip()] = value
+    return values
+
+
+def _words(value: Any, where: str) -> list[str] | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        try:
+            return split_command(value)
+        except ValueError as error:
+            raise ComposeError(f"{where}: a quote is not closed ({error})") from None
+    if isinstance(value, list):
+        return [str(item) for item in value if item is not None]
+    raise ComposeError(f"{where}: expected text or a list, found {type(value).__name__}")
+
+
+def _environment(service: Mapping[str, Any], read: ReadText, notes: list[str], name: str) -> dict[str, str]:
+    values: dict[str, str] = {}
+    files = service.get("env_file") or []
+    for item in [files] if isinstance(files, str | dict) else files:
+        path = item.get("path") if isinstance(item, dict) else item
+        if not isinstance(path, str):
+            continue
+        text = read(path)
+        if text is None:
+            if not (isinstance(item, dict) and item.get("required") is False):
+                notes.append(f"{name}: env_file {path} could not be read")
+            continue
+        values.update(parse_env_file(text))
+    own = service.get("environment") or {}
+    if isinstance(own, dict):
+        values.update({str(key): "" if value is None else _scalar(value) for key, value in own.items()})
+    elif isinstance(own, list):
+        for item in own:
+            key, _, value = str(item).partition("=")
+            values[key] = value
+    return values
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _published(service: Mapping[str, Any], port: int) -> tuple[str, int] | None:
+    for item in service.get("ports") or ():
+        if isinstance(item, dict):
+            if str(item.get("target")) == str(port) and item.get("published") is not None:
+                published = str(item["published"]).split("-", 1)[0]
+                if published.isdigit():
+                    return str(item.get("host_ip") or "127.0.0.1"), int(published)
+            continue
+        text = str(item).split("/", 1)[0]
+        address = ""
+        if text.startswith("["):
+            address, _, text = text[1:].partition("]:")
+        parts = text.split(":")
+        if len(parts) == 3:
+            address, parts = parts[0], parts[1:]
+        if len(parts) != 2:
+            continue
+        host_range, container_range = ([int(p) for p in part.split("-") if p.isdigit()] for part in parts)
+        if not host_range or not container_range:
+            continue
+        if container_range[0] <= port <= container_range[-1]:
+            return address or "127.0.0.1", host_range[0] + port - container_range[0]
+    return None
+
+
+def _gpus(service: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Device ids a service is limited to; empty = all or unknown."""
+    ids: list[str] = []
+    deploy = service.get("deploy")
+    resources = deploy.get("resources") if isinstance(deploy, dict) else None
+    reservations = resources.get("reservations") if isinstance(resources, dict) else None
+    devices = list((reservations or {}).get("devices") or ()) if isinstance(reservations, dict) else []
+    own = service.get("gpus")
+    devices += own if isinstance(own, list) else []
+    for device in devices:
+        if isinstance(device, dict):
+            ids += [str(item) for item in device.get("device_ids") or ()]
+    for variable in ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+        text = environment.get(variable, "")
+        if not ids and text and text not in ("all", "void", "none"):
+            ids = [item.strip() for item in text.split(",") if item.strip()]
+    return tuple(dict.fromkeys(ids))
+
+
+def _mounted(service: Mapping[str, Any], path: str) -> str | None:
+    """Source of the volume that covers ``path`` in the container; None when it lies in the container itself."""
+    best: tuple[int, str] | None = None
+    for item in service.get("volumes") or ():
+        if isinstance(item, dict):
+            source, target = item.get("source"), item.get("target")
+        else:
+            parts = str(item).split(":")
+            source, target = (parts[0], parts[1]) if len(parts) > 1 else (None, None)
+        if not source or not isinstance(target, str):
+            continue
+        target = target.rstrip("/")
+        if path == target or path.startswith(target + "/"):
+            best = max(best or (-1, ""), (len(target), str(source)))
+    return best[1] if best else None
+
+
+def _waits(service: Mapping[str, Any]) -> tuple[str, ...]:
+    depends = service.get("depends_on")
+    if not isinstance(depends, dict):
+        return ()
+    return tuple(
+        str(name)
+        for name, rule in depends.items()
+        if isinstance(rule, dict) and rule.get("condition") == "service_healthy"
+    )
+
+
+def _extended(services: Mapping[str, Any], name: str, notes: list[str], seen: tuple[str, ...] = ()) -> dict[str, Any]:
+    service = services.get(name)
+    if not isinstance(service, dict):
+        raise ComposeError(f"services.{name}: expected settings, found {type(service).__name__}")
+    extends = service.get("extends")
+    if extends is None:
+        return service
+    base = extends.get("service") if isinstance(extends, dict) else extends
+    if isinstance(extends, dict) and extends.get("file"):
+        notes.append(f"{name}: extends a service of {extends['file']}, which is not followed")
+        return service
+    if base in seen or base == name or base not in services:
+        raise ComposeError(f"services.{name}.extends: no service {base!r} to extend")
+    merged = dict(_extended(services, str(base), notes, (*seen, name)))
+    for key, value in service.items():
+        current = merged.get(key)
+        if isinstance(current, dict) and isinstance(value, dict):
+            merged[key] = {**current, **value}
+        elif key in ("ports", "env_file") and isinstance(current, list) and isinstance(value, list):
+            merged[key] = [*current, *value]
+        else:
+            merged[key] = value
+    return merged
+
+
+def read_compose(
+    text: str,
+    *,
+    name: str = "compose.yaml",
+    project: str = "",
+    variables: Mapping[str, str] | None = None,
+    read: ReadText = lambda _path: None,
+    profiles: Sequence[str] = (),
+    config_loader: Callable[[str], Mapping[str, Any] | None] = lambda _path: None,
+) -> ComposeFile:
+    """Read a Compose file's text.
+
+    ``project``: name of its folder (a top-level ``name:`` wins).  ``variables``: what ``.env`` and the environment
+    give for ``${…}``.  ``read``: content of env files.  ``profiles``: the active ones.  ``config_loader``: content
+    of a ``--config`` file by the path given on the command line (a path in the container; often not reachable).
+
+    :raises ComposeError: it is no Compose file.
+    """
+    try:
+        data = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader without Compose's tags
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise ComposeError(f"{name}:{line}: not valid YAML: {error.problem or error.context}") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise ComposeError(f"{name}:1: not valid YAML: {error}") from None
+    services = data.get("services") if isinstance(data, dict) else None
+    if not isinstance(services, dict):
+        raise ComposeError(f"{name}:1: no `services:` found: is it a Compose file?")
+    notes: list[str] = []
+    if data.get("include"):
+        notes.append("include: other files are not followed; run init for each")
+    names = _Variables(variables or {})
+    found: list[ComposeServer] = []
+    exporters: list[tuple[str, bool]] = []
+    for key in services:
+        service_name = str(key)
+        service = names.walk(_extended(services, key, notes))
+        image = str(service.get("image") or "")
+        environment = _environment(service, read, notes, service_name)
+        command = _command(service, image, environment, f"{name}: services.{service_name}", config_loader)
+        if command is None:
+            if re.search(r"(^|/)vllmeter(:|@|$)", image):
+                exporters.append((service_name, service.get("pid") == "host"))
+            continue
+        tag = image.rpartition(":")[2] if ":" in image.rpartition("/")[2] else ""
+        version = tag.removeprefix("v") if parse_version(tag) else None
+        deploy = service.get("deploy")
+        replicas = deploy.get("replicas", 1) if isinstance(deploy, dict) else 1
+        found.append(
+            ComposeServer(
+                service=service_name,
+                command=command,
+                image=image,
+                version=version,
+                container_name=service.get("container_name"),
+                published=_published(service, command.port),
+                host_network=service.get("network_mode") == "host",
+                profiles=tuple(str(profile) for profile in service.get("profiles") or ()),
+                gpus=_gpus(service, environment),
+                waits_for=_waits(service),
+                replicas=replicas if isinstance(replicas, int) else 1,
+                multiproc_place=_mounted(service, environment.get("PROMETHEUS_MULTIPROC_DIR", "")) or service_name,
+            )
+        )
+    own = data.get("name")
+    title = own if isinstance(own, str) else re.sub(r"[^a-z0-9_-]", "", project.lower()).lstrip("_-")
+    active = set(profiles)
+    planned = [plan_of(server, active=active) for server in found]
+    findings = plan_findings(planned)
+    findings += [
+        Finding(
+            "no-pid-host",
+            "warning",
+            f"{exporter}: the exporter has its own PID namespace, so the driver shows it no processes of the servers",
+            "add `pid: host` to the service",
+            (),
+        )
+        for exporter, host_pid in exporters
+        if not host_pid
+    ]
+    for server in found:
+        if server.replicas > 1:
+            findings.append(
+                Finding(
+                    "replicas",
+                    "warning",
+                    f"{server.service}: {server.replicas} replicas behind one name are {server.replicas} servers; each "
+                    "takes the budget, and one URL reaches only one of them",
+                    "write them as separate services, or list their containers as separate servers",
+                    (server.name,),
+                )
+            )
+    return ComposeFile(tuple(found), title, tuple(notes), tuple(findings), tuple(names.missing))
+
+
+def _command(
+    service: Mapping[str, Any],
+    image: str,
+    environment: Mapping[str, str],
+    where: str,
+    config_loader: Callable[[str], Mapping[str, Any] | None],
+) -> ServeCommand | None:
+    entrypoint = _words(service.get("entrypoint"), f"{where}.entrypoint")
+    command = _words(service.get("command"), f"{where}.command")
+    words = [*(entrypoint or ()), *(command or ())]
+    server = find_server(words)
+    if server is None and entrypoint and entrypoint[-1:] == ["-c"]:
+        # sh -c with the text in `command`, which Compose split into words
+        server = find_server([*entrypoint, " ".join(command or ())])
+    if server is not None:
+        arguments, entry, before = list(server.arguments), server.entry, server.environment
+    elif not entrypoint and _VLLM_IMAGE.search(image):
+        # the image's own entrypoint is the server, what is given are its arguments
+        arguments, entry, before = list(command or ()), "arguments", {}
+    else:
+        return None
+    config = None
+    for index, word in enumerate(arguments):
+        if word == "--config" and index + 1 < len(arguments):
+            config = config_loader(arguments[index + 1])
+        elif word.startswith("--config="):
+            config = config_loader(word.partition("=")[2])
+    parsed = parse_arguments(arguments, entry=entry, config=config, environment=before)
+    return with_environment(parsed, environment)
+
+
+def plan_of(server: ComposeServer, *, active: set[str]) -> PlannedServer:
+    """The service in the form that findings take; off when none of its profiles is active."""
+    return PlannedServer(
+        name=server.name,
+        command=server.command,
+        version=server.version,
+        gpus=server.gpus,
+        waits_for=server.waits_for,
+        place=server.multiproc_place,
+        inactive=bool(server.profiles) and not set(server.profiles) & active,
+    )
+
+
+def card_findings(
+    servers: Sequence[PlannedServer], total: Quantity, *, context: Quantity | None = None
+) -> list[Finding]:
+    """Do the budgets of the active servers fit a card of ``total`` bytes of CUDA memory?
+
+    Without a total only fractions that add up to more than 1 are found.
+    """
+    groups: dict[tuple[str, ...], list[PlannedServer]] = {}
+    active = [server for server in servers if not server.inactive]
+    devices = sorted({device for server in active for device in server.gpus})
+    for device in devices or ["?"]:
+        here = [server for server in active if not server.gpus or device in server.gpus]
+        groups.setdefault(tuple(server.name for server in here), here)
+    found: list[Finding] = []
+    for here in groups.values():
+        label = next((device for device in devices if any(device in server.gpus for server in here)), None)
+        if total.value is not None:
+            claims = [claim for server in here if (claim := claim_of(server, total.value, context=context)) is not None]
+            found.extend(overcommit_findings(label, total, claims))
+            continue
+        claims = [claim for server in here if (claim := claim_of(server, 1.0)) is not None]
+        share = sum(claim.budget for claim in claims)
+        if share > 1 or (share > 0.9 and len(claims) > 1):
+            found.append(_fractions_only(claims, share, label))
+    return found
+
+
+def _fractions_only(claims: Sequence[Claim], share: float, label: str | None) -> Finding:
+    listed = " + ".join(f"{claim.server} {claim.budget:g}" for claim in claims)
+    names = tuple(claim.server for claim in claims)
+    if share > 1:
+        return Finding(
+            "over-commit",
+            "error",
+            f"the fractions do not fit one card: {listed} = {share:.2f}",
+            "lower them so that the sum leaves room for one CUDA context (0.3 to 0.7 GiB) per server",
+            names,
+            label,
+        )
+    return Finding(
+        "over-commit-with-contexts",
+        "warning",
+        f"the fractions leave little for {len(claims)} CUDA contexts (0.3 to 0.7 GiB each): {listed} = {share:.2f}",
+        "give the card's memory (--gpu-total 7.78GiB) for figures and a set that fits",
+        names,
+        label,
+    )
+
+
+# --------------------------------------------------------------------------- writing
+
+
+@dataclass(frozen=True, slots=True)
+class ServerBlock:
+    """One entry of ``servers:`` before it is written: values and the comments beside them."""
+
+    name: str
+    url: str
+    url_note: str = ""
+    fraction: float | None = None
+    budget_note: str = ""
+    match: tuple[str, str] | None = None
+    log: tuple[str, str] | None = None
+    version: str | None = None
+    comment: tuple[str, ...] = ()
+    disabled: str | None = None
+    """written as a comment, with this reason"""
+
+
+def blocks_of(compose: ComposeFile, *, inside: bool = False, active: set[str] | None = None) -> tuple[ServerBlock, ...]:
+    """Entries for the services of a Compose file; ``inside``: the exporter runs in the same Compose network."""
+    blocks = []
+    for server in compose.servers:
+        command = server.command
+        port = command.port
+        if inside and not server.host_network:
+            url, note = f"http://{server.service}:{port}", ""
+        elif server.host_network:
+            url, note = f"http://127.0.0.1:{port}", "network_mode: host"
+        elif server.published is not None:
+            address, published = server.published
+            address = "127.0.0.1" if address in _ANY_ADDRESS else address
+            host = f"[{address}]" if ":" in address else address
+            url, note = f"http://{host}:{published}", f"published port of {port}"
+        else:
+            url, note = f"http://{server.service}:{port}", "no published port: works only in the same Compose network"
+        container = server.container_name or (
+            f"{compose.project}-{server.service}-1" if compose.project else server.service
+        )
+        model = command.model or (command.served_names[0] if command.served_names else "vLLM's default model")
+        comment = [f"{model}, {server.image or 'built image'}"]
+        fraction, budget_note = _budget_line(server)
+        off = None
+        if server.profiles and not set(server.profiles) & (active or set()):
+            off = f"profile {', '.join(server.profiles)} (docker compose --profile {server.profiles[0]})"
+        blocks.append(
+            ServerBlock(
+                name=server.name,
+                url=url,
+                url_note=note,
+                fraction=fraction,
+                budget_note=budget_note,
+                match=("container", server.container_name or server.service),
+                log=("docker", container),
+                version=server.version,
+                comment=tuple(comment),
+                disabled=off,
+            )
+        )
+    return tuple(blocks)
+
+
+def _budget_line(server: ComposeServer) -> tuple[float | None, str]:
+    command = server.command
+    kv_bytes = command.integer("kv_cache_memory_bytes")
+    if kv_bytes is not None:
+        return None, f"--kv-cache-memory-bytes {kv_bytes:,}: the budget is read from the server and its log"
+    fraction = command.fraction
+    if fraction is not None and 0 < fraction <= 1:
+        return fraction, "--gpu-memory-utilization"
+    if any(problem.flag == "--config" for problem in command.problems):
+        return None, f"may stand in {command.config_file}; it is read from the running server"
+    regime = regime_of(server.version, environment=command.environment)
+    assumed = "" if server.version else ", release not known"
+    return regime.default_fraction, f"not set: vLLM's default{assumed}"
+
+
+def render_config(blocks: Sequence[ServerBlock], *, source: str, findings: Sequence[Finding] = ()) -> str:
+    """The text of a commented ``vllmeter.yaml``.  It loads as it is."""
+    lines = [
+        f"# vllmeter.yaml, written by `vllmeter init` from {source}.",
+        "# Check it with `vllmeter check`; everything not written here has a default (docs/configuration.md).",
+        "listen: 127.0.0.1:9877",
+        "interval: 1s",
+    ]
+    enabled = [block for block in blocks if block.disabled is None]
+    lines.append("servers:" if enabled else "servers: []")
+    for block in blocks:
+        entry = [f"  # {line}" for line in block.comment]
+        entry.append(f"  - name: {_quoted(block.name)}")
+        entry.append(f"    url: {block.url}" + (f"  # {block.url_note}" if block.url_note else ""))
+        if block.fraction is not None:
+            entry.append(
+                f"    budget: {{fraction: {block.fraction:g}}}"
+                + (f"  # {block.budget_note}" if block.budget_note else "")
+            )
+        elif block.budget_note:
+            entry.append(f"    # budget: {block.budget_note}")
+        if block.match is not None:
+            kind, value = block.match
+            entry.append(f"    match: {{{kind}: {_quoted(value)}}}")
+        if block.log is not None:
+            kind, value = block.log
+            entry.append(
+                f"    log: {{{kind}: {_quoted(value)}}}  # start-up log: weights, KV bytes, why a start failed"
+            )
+        if block.version is not None:
+            entry.append(f'    version: "{block.version}"  # from the image; /version of the server wins')
+        if block.disabled is not None:
+            lines.append(f"  # off: {block.disabled}")
+            lines.extend(line if line.lstrip().startswith("#") else f"  # {line[2:]}" for line in entry)
+        else:
+            lines.extend(entry)
+    if findings:
+        lines.append("")
+        lines.append("# Findings:")
+        for finding in findings:
+            who = f" {', '.join(finding.servers)}:" if finding.servers else ""
+            lines.append(f"# [{finding.severity}]{who} {finding.message}")
+            lines.append(f"#   -> {finding.remedy}")
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """Plain where YAML reads the same text back, else in double quotes."""
+    words = ("yes", "no", "on", "off", "true", "false", "null", "y", "n")
+    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_./-]*", text) and text.lower() not in words:
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
