@@ -110,9 +110,8 @@ class Exporter:
 
     def _own(self, openmetrics: bool) -> bytes:
         """CPU, memory and descriptors of this process, in the standard names."""
-        if openmetrics:
-            return generate_openmetrics(self._registry).removesuffix(b"# EOF\n")
-        return generate_latest(self._registry)
+        body: bytes = (generate_openmetrics if openmetrics else generate_latest)(self._registry)
+        return body.removesuffix(b"# EOF\n")
 
     def settings(self) -> Settings:
         """The settings in force, discovered servers included."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated
 
@@ -15,12 +13,11 @@ app = typer.Typer(no_args_is_help=True, help="Rules, alerts and dashboards that 
 PARTS = ("prometheus", "alerts", "grafana")
 
 
-def assets_root() -> Traversable | Path:
+def assets_root() -> Path:
     """Where the assets lie: inside the installed package, or in the checkout when run from one."""
-    packaged = resources.files("vllmeter") / "assets"
-    if packaged.is_dir():
-        return packaged
-    return Path(__file__).resolve().parents[3]
+    package = Path(__file__).resolve().parents[1]
+    packaged = package / "assets"
+    return packaged if packaged.is_dir() else package.parents[1]
 
 
 @app.command()
@@ -50,10 +47,10 @@ def export(
     typer.echo("  grafana/                     dashboards and provisioning")
 
 
-def _files(source: Traversable | Path, target: Path) -> list[tuple[Traversable | Path, Path]]:
+def _files(source: Path, target: Path) -> list[tuple[Path, Path]]:
     if not source.is_dir():
         return []
-    found: list[tuple[Traversable | Path, Path]] = []
+    found: list[tuple[Path, Path]] = []
     for item in sorted(source.iterdir(), key=lambda entry: entry.name):
         if item.name in ("source", "__pycache__"):
             continue

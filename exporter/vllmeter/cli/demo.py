@@ -12,7 +12,6 @@ import threading
 import time
 import urllib.parse
 import urllib.request
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,10 +70,8 @@ def demo(
 
 def find_recording() -> Path:
     """The demo's recording: inside the installed package, or in the checkout."""
-    packaged = resources.files("vllmeter") / "assets" / RECORDING
-    if packaged.is_file():
-        return Path(str(packaged))
-    return Path(str(assets_root())) / "tests" / "captures" / RECORDING
+    packaged = assets_root() / RECORDING
+    return packaged if packaged.is_file() else assets_root() / "tests" / "captures" / RECORDING
 
 
 def _step(text: str) -> None:
@@ -86,7 +83,7 @@ def _run(stack: Stack, file: Path, check: bool, speed: float, listen: str | None
     from vllmeter.recording.format import RecordingError
     from vllmeter.recording.replay import ReplayServer
 
-    assets = Path(str(assets_root()))
+    assets = assets_root()
     exporter_port = int(listen.rpartition(":")[2]) if listen else s.free_port(9877)
     exporter_host = listen.rpartition(":")[0] if listen else "127.0.0.1"
     typer.echo("vllmeter demo: three vLLM 0.26.0 instances on one GPU, recorded on an H200")

@@ -40,15 +40,15 @@ def read_truth(recording: Path, names: Callable[[str], str], begin: float, end: 
     by_pid = {p.pid: p.used_bytes or 0 for p in gpu.processes or ()}
     process_bytes: dict[str, int] = {}
     fractions: dict[str, float] = {}
-    for server in player.header.servers:
+    for recorded in player.header.servers:
         # The engine is the child of the process whose command line holds the recorded port.
         roots = {
-            p.pid for p in table.processes.values() if p.argv and "--port" in p.argv and str(server.port) in p.argv
+            p.pid for p in table.processes.values() if p.argv and "--port" in p.argv and str(recorded.port) in p.argv
         }
         own = {p.pid for p in table.processes.values() if p.pid in roots or p.ppid in roots}
-        process_bytes[names(server.name)] = sum(size for pid, size in by_pid.items() if pid in own)
-        if (fraction := server.flags.get("gpu_memory_utilization")) is not None:
-            fractions[names(server.name)] = float(str(fraction))
+        process_bytes[names(recorded.name)] = sum(size for pid, size in by_pid.items() if pid in own)
+        if (fraction := recorded.flags.get("gpu_memory_utilization")) is not None:
+            fractions[names(recorded.name)] = float(str(fraction))
     player.close()
     return Truth(
         bodies=bodies,
