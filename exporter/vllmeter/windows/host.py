@@ -60,8 +60,10 @@ class HostTracker:
         self._lock = RLock()
         self._servers: dict[str, ServerTracker] = {}
         self._gpus: dict[str, SampleRing] = {}
-        self._tenants: dict[tuple[str, str], _Tenant] = {}
-        """(uuid, server)"""
+        self._tenants: dict[str, dict[str, _Tenant]] = {}
+        """GPU uuid -> server -> what it does there"""
+        self._homes: dict[str, dict[str, _Tenant]] = {}
+        """the same by server -> GPU uuid"""
         self._now: float | None = None
         self._tick = 0
         self._contention: dict[tuple[str, float], tuple[int, dict[str, Contention]]] = {}
@@ -76,8 +78,8 @@ class HostTracker:
         """Forget a server."""
         with self._lock:
             self._servers.pop(name, None)
-            for key in [key for key in self._tenants if key[1] == name]:
-                del self._tenants[key]
+            for uuid in self._homes.pop(name, {}):
+                del self._tenants[uuid][name]
             for cached in [key for key in self._cache if key[0] == name]:
                 del self._cache[cached]
 
@@ -110,17 +112,18 @@ class HostTracker:
             named = {(uuid, server) for server, held in memory.items() for uuid in held}
             named |= {(uuid, server) for server, used in sm.items() for uuid in used}
             for uuid, server in named:
-                tenant = self._tenants.get((uuid, server))
+                tenant = self._homes.setdefault(server, {}).get(uuid)
                 if tenant is None:
-                    tenant = self._tenants[uuid, server] = _Tenant()
+                    tenant = self._homes[server][uuid] = _Tenant()
+                    self._tenants.setdefault(uuid, {})[server] = tenant
                 share = sm.get(server, {}).get(uuid)
                 held = memory.get(server, {}).get(uuid)
                 tenant.ring.push(start, now, (_or_nan(held), _or_nan(share)))
                 tenant.seen = now
                 if share is not None and share > axis.SM_COMPUTES and now - start <= axis.LONGEST_STRETCH:
                     tenant.computed.mark(start, now)
-            for key in [key for key, tenant in self._tenants.items() if tenant.seen < now - RING_SECONDS]:
-                del self._tenants[key]
+            if self._tick % 64 == 0:
+                self._forget(now - RING_SECONDS)
 
     def windowed(self, server: str, seconds: float) -> Windowed:
         """The server's window completed with its VRAM peaks and contention; KeyError for an unknown server.
@@ -161,16 +164,22 @@ class HostTracker:
     def memory_history(self, server: str, uuid: str, seconds: float = RING_SECONDS) -> list[tuple[float, float]]:
         """(monotonic time, bytes) that a server held on a GPU."""
         with self._lock:
-            tenant = self._tenants.get((uuid, server))
+            tenant = self._homes.get(server, {}).get(uuid)
             if tenant is None or self._now is None:
                 return []
             return tenant.ring.history("memory_used_bytes", self._now - seconds)
 
     def size(self) -> int:
         """Bytes of the packed history of GPUs and tenants (servers count their own)."""
-        return sum(ring.size() for ring in self._gpus.values()) + sum(
-            tenant.ring.size() for tenant in self._tenants.values()
-        )
+        tenants = (tenant for there in self._tenants.values() for tenant in there.values())
+        return sum(ring.size() for ring in self._gpus.values()) + sum(tenant.ring.size() for tenant in tenants)
+
+    def _forget(self, before: float) -> None:
+        """Drop tenants that were last seen before the ring's reach."""
+        for uuid, there in self._tenants.items():
+            for server in [server for server, tenant in there.items() if tenant.seen < before]:
+                del there[server]
+                del self._homes[server][uuid]
 
     def _complete(self, base: Windowed, server: str, seconds: float) -> Windowed:
         now = self._now
@@ -179,9 +188,7 @@ class HostTracker:
         peaks: dict[str, float] = {}
         shared: dict[str, Contention] = {}
         absent: dict[str, str] = {}
-        for (uuid, name), tenant in self._tenants.items():
-            if name != server:
-                continue
+        for uuid, tenant in self._homes.get(server, {}).items():
             begin, end = tenant.ring.window(now, seconds)
             most = peak(tenant.ring["memory_used_bytes"], begin, end)
             if most is None:
@@ -208,8 +215,8 @@ class HostTracker:
             return cached[1]
         tenants = [
             (name, self._servers[name], tenant)
-            for (gpu, name), tenant in self._tenants.items()
-            if gpu == uuid and name in self._servers and tenant.seen > now - TENANT_SECONDS
+            for name, tenant in self._tenants[uuid].items()
+            if name in self._servers and tenant.seen > now - TENANT_SECONDS
         ]
         # Samples of different servers come at different moments: everybody is known up to the oldest of the newest.
         newest = [tracker.sampled for _, tracker, _ in tenants if tracker.sampled is not None]

@@ -100,21 +100,25 @@ def _at_ranks(entries: Sequence[Weighted], ranks: Sequence[int]) -> list[float]:
 
 def shares_over(cells: Iterable[Cell]) -> dict[float, float]:
     """Share (0-1) of requests above each bound that all cells of the window have; {} without requests.  Exact."""
-    totals: dict[Bounds, dict[int, int]] = {}
+    totals: dict[Bounds, list[int]] = {}
     requests = 0
+    bounds: Bounds = ()
+    counts: list[int] = []
     for cell in cells:
-        counts = totals.setdefault(cell.bounds, {})
+        if cell.bounds is not bounds or not counts:
+            bounds = cell.bounds
+            counts = totals.setdefault(bounds, [0] * (len(bounds) + 1))
         requests += cell.count
         for index, count in cell.buckets:
-            counts[index] = counts.get(index, 0) + count
+            counts[index] += count
     if not requests:
         return {}
-    common = set.intersection(*(set(bounds) for bounds in totals))
+    common = set.intersection(*map(set, totals))
     over = dict.fromkeys(sorted(common), 0)
     for bounds, counts in totals.items():
         above = 0
-        for index in range(len(bounds) - 1, -1, -1):
-            above += counts.get(index + 1, 0)
-            if bounds[index] in over:
-                over[bounds[index]] += above
+        for bound, count in zip(reversed(bounds), reversed(counts), strict=False):
+            above += count
+            if bound in over:
+                over[bound] += above
     return {bound: count / requests for bound, count in over.items()}

@@ -131,6 +131,7 @@ class ServerTracker:
         self._ttft: deque[_TtftCell] = deque()
         self._broken: dict[str, deque[Broken]] = {}
         self._builders: dict[tuple[str, str], CellBuilder] = {}
+        self._of_family: dict[str, list[CellBuilder]] = {}
         self._plan: Plan | None = None
         self._previous: list[float] = []
         self._steps: float | None = None
@@ -459,6 +460,7 @@ class ServerTracker:
                     self._break(family, Broken(builder.engine, start, now))
         if kind in ("born", "reset", "other", "first"):
             self._builders.clear()
+            self._of_family.clear()
         recorded = False
         for index, family, engine in plan.histograms:
             bounds = plan.layout.histograms[index].bounds
@@ -467,6 +469,7 @@ class ServerTracker:
             known = self._builders.get((family, engine))
             if known is None:
                 builder = self._builders[family, engine] = CellBuilder(engine)
+                self._of_family.setdefault(family, []).append(builder)
                 if kind in ("first", "other"):
                     builder.baseline(bounds, cumulative, total_, now)
                     continue
@@ -687,8 +690,8 @@ class ServerTracker:
         return None
 
     def _histogram_trouble(self, family: str, after: float) -> str | None:
-        builders = [builder for (name, _), builder in self._builders.items() if name == family]
-        if not builders or self._plan is None:
+        builders = self._of_family.get(family)
+        if not builders:
             return "not_offered"
         if not all(builder.usable for builder in builders):
             return "unusable_bounds"
