@@ -75,7 +75,7 @@ def test_quoted_names() -> None:
     exposition = Parser().parse('# TYPE "my.metric" gauge\n{"my.metric","la.bel"="x",b="y"} 1\n', TEXT)
     (series,) = exposition.series
     assert (series.name, series.kind) == ("my.metric", "gauge")
-    assert series.labels == (("la.bel", "x"), ("b", "y"))
+    assert series.labels == (("b", "y"), ("la.bel", "x"))
 
 
 def test_exemplars_and_timestamps_of_openmetrics() -> None:

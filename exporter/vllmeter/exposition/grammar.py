@@ -10,14 +10,22 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-_NUMBER: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?:[iI][nN][fF](?:[iI][nN][iI][tT][yY])?)|[nN][aA][nN]"
+_NUMBER: Final = (
+    r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+    r"|[+-]?[iI][nN][fF](?:[iI][nN][iI][tT][yY])?|[nN][aA][nN]"
+)
 _NAME: Final = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 _QUOTED: Final = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
 
 is_number: Final = re.compile(_NUMBER).fullmatch
 """Match exactly one number as both formats write it (no hexadecimal, no underscores, ASCII digits only)."""
 
-_simple_line: Final = re.compile(rf"({_NAME})(?:\{{(.*)\}})? ({_NUMBER})").fullmatch
+simple_line: Final = re.compile(rf"({_NAME})(?:\{{(.*)\}})? ({_NUMBER})").fullmatch
+"""Name, text between the braces and value of a line that is exactly ``series SP value``.
+
+The text between the braces must still be read by :func:`simple_labels`; only if that succeeds the match was right.
+"""
+
 _simple_label: Final = re.compile(rf"([a-zA-Z_][a-zA-Z0-9_]*)=({_QUOTED})(?:,|$)").match
 _blank: Final = re.compile(r"[ \t]*").match
 _bare_name: Final = re.compile(_NAME).match
@@ -36,7 +44,7 @@ class LineError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SampleLine:
-    """A sample as written.
+    """A sample as written, its labels sorted by name.
 
     ``prefix`` is the text before the value when the line is exactly ``series SP value``, else None.
     Timestamps and exemplars are checked and dropped: readings go by the clock of the scrape.
@@ -108,15 +116,15 @@ def parse_sample(line: str, *, openmetrics: bool) -> SampleLine:
     Raises:
         LineError: the line breaks the grammar.
     """
-    match = _simple_line(line)
+    match = simple_line(line)
     if match is not None:
-        labels = _simple_labels(match.group(2))
+        labels = simple_labels(match.group(2) or "")
         if labels is not None:
             return SampleLine(match.group(1), labels, float(match.group(3)), line[: match.start(3)])
     return _any_sample(line, openmetrics=openmetrics)
 
 
-def _simple_labels(text: str | None) -> tuple[tuple[str, str], ...] | None:
+def simple_labels(text: str) -> tuple[tuple[str, str], ...] | None:
     """Labels written without blanks, as every known client writes them; None when it is not that simple."""
     if not text:
         return ()
@@ -134,6 +142,7 @@ def _simple_labels(text: str | None) -> tuple[tuple[str, str], ...] | None:
         position = match.end()
     if text[-1] == "," or len({name for name, _ in out}) < len(out):
         return None
+    out.sort()
     return tuple(out)
 
 
@@ -203,6 +212,7 @@ def _labels(line: str, position: int, *, with_name: bool) -> tuple[str, tuple[tu
     while True:
         position = _skip_blank(line, position)
         if line[position : position + 1] == "}":
+            out.sort()
             return name, tuple(out), position + 1
         match = _quoted(line, position) or _bare_name(line, position)
         if match is None:

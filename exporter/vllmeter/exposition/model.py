@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
 class ParseError(ValueError):
@@ -28,12 +29,11 @@ class FamilyMeta:
     unit: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(NamedTuple):
     """One sample line without its value.
 
-    ``name`` is the sample name as written (``vllm:ttft_bucket``), ``labels`` are in the order of the line, ``family``
-    is the declared family that the sample belongs to (``name`` itself when none is declared) and ``kind`` its type.
+    ``name`` is the sample name as written (``vllm:ttft_bucket``), ``labels`` are sorted by name, ``family`` is the
+    declared family that the sample belongs to (``name`` itself when none is declared) and ``kind`` its type.
     """
 
     name: str

@@ -21,11 +21,20 @@ series out and says so), unknown type words, families that are interleaved, blan
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from itertools import compress, count
 from operator import ne
 from typing import Final
 
-from vllmeter.exposition.grammar import LineError, is_number, parse_comment, parse_sample
+from vllmeter.exposition.grammar import (
+    CommentLine,
+    LineError,
+    is_number,
+    parse_comment,
+    parse_sample,
+    simple_labels,
+    simple_line,
+)
 from vllmeter.exposition.model import Exposition, FamilyMeta, ParseError, Series, Shape
 
 __all__ = ["Exposition", "FamilyMeta", "ParseError", "Parser", "Series", "Shape"]
@@ -35,6 +44,8 @@ MAX_LINES: Final = 200_000
 
 MAX_REMEMBERED_LINES: Final = 20_000
 """Bodies with more lines are parsed, but nothing of them is kept (about 200 bytes a line)."""
+
+Labels = tuple[tuple[str, str], ...]
 
 _KINDS: Final = frozenset(("counter", "gauge", "histogram", "summary", "info", "stateset", "gaugehistogram", "unknown"))
 
@@ -68,11 +79,11 @@ class Parser:
     """
 
     __slots__ = (
+        "_cuts",
         "_lines",
         "_max_lines",
         "_max_remembered",
         "_openmetrics",
-        "_prefixes",
         "_shape",
         "_slots",
         "_values",
@@ -88,9 +99,9 @@ class Parser:
         self._shape: Shape | None = None
         self._openmetrics = False
         self._lines: list[str] = []
-        # Parallel to _lines: text of the series with its blank, None for comments and for lines that are not
-        # exactly `series SP value`; and the position of the line's value in _values (-1 for none).
-        self._prefixes: list[str | None] = []
+        # Parallel to _lines: where the value begins (0 for comments and for lines that are not exactly
+        # `series SP value`), and the position of the line's value in _values (-1 for none).
+        self._cuts: list[int] = []
         self._slots: list[int] = []
         self._values: list[float] = []
 
@@ -129,18 +140,23 @@ class Parser:
     def _update(self, lines: list[str]) -> list[float] | None:
         """Values of a body whose shape is the remembered one; None when it is not (then nothing was changed)."""
         known = self._lines
-        prefixes = self._prefixes
+        cuts = self._cuts
         changed = list(compress(count(), map(ne, lines, known)))
         fresh = []
+        # The buckets of a histogram above its largest observation all have one value.
+        numbers: dict[str, float] = {}
         for i in changed:
-            prefix = prefixes[i]
+            cut = cuts[i]
             line = lines[i]
-            if prefix is None or not line.startswith(prefix):
+            if not cut or line[:cut] != known[i][:cut]:
                 return None
-            token = line[len(prefix) :]
-            if is_number(token) is None:
-                return None
-            fresh.append(float(token))
+            token = line[cut:]
+            value = numbers.get(token)
+            if value is None:
+                if is_number(token) is None:
+                    return None
+                value = numbers[token] = float(token)
+            fresh.append(value)
         values = self._values.copy()
         slots = self._slots
         for i, value in zip(changed, fresh, strict=True):
@@ -153,58 +169,56 @@ class Parser:
         """Read a body by the grammar and remember it."""
         self._check_end(lines, openmetrics=openmetrics)
         known = self._known_series()
-        kinds: dict[str, str] = {}
-        helps: dict[str, str] = {}
-        units: dict[str, str] = {}
-        prefixes: list[str | None] = []
+        read_labels: dict[str, Labels | None] = {}
+        declared = _Declared()
+        cuts: list[int] = []
         slots: list[int] = []
         values: list[float] = []
-        names: list[tuple[str, tuple[tuple[str, str], ...]]] = []
-        sampled: set[str] = set()
+        names: list[tuple[str, Labels]] = []
         number = 0
         try:
             for line in lines:
                 number += 1
                 if line.startswith("#"):
-                    prefixes.append(None)
+                    cuts.append(0)
                     slots.append(-1)
-                    comment = parse_comment(line, openmetrics=openmetrics)
-                    if comment is None:
-                        continue
-                    if comment.word == "TYPE":
-                        _declare(kinds, sampled, comment.name, comment.text)
-                    elif comment.word == "HELP":
-                        helps.setdefault(comment.name, comment.text)
-                    else:
-                        units.setdefault(comment.name, comment.text)
+                    comment = _comment(line, openmetrics)
+                    if comment is not None:
+                        declared.take(comment, names)
                     continue
                 cut = line.rfind(" ") + 1
-                prefix: str | None = line[:cut]
                 found = known.get(line[:cut])
                 if found is not None and is_number(line[cut:]) is not None:
-                    names.append(found)
                     value = float(line[cut:])
                 elif not line or line.isspace():
-                    prefixes.append(None)
+                    cuts.append(0)
                     slots.append(-1)
                     continue
                 else:
-                    sample = parse_sample(line, openmetrics=openmetrics)
-                    prefix = sample.prefix
-                    value = sample.value
-                    names.append((sys.intern(sample.name), _interned(sample.labels)))
-                sampled.add(names[-1][0])
-                prefixes.append(prefix)
+                    found = None
+                    match = simple_line(line)
+                    if match is not None:
+                        text = match.group(2) or ""
+                        labels = read_labels.get(text)
+                        if labels is None:
+                            labels = read_labels[text] = _interned(simple_labels(text))
+                        if labels is not None:
+                            found = (sys.intern(match.group(1)), labels)
+                            value = float(line[cut:])
+                    if found is None:
+                        sample = parse_sample(line, openmetrics=openmetrics)
+                        value = sample.value
+                        found = (sys.intern(sample.name), _interned(sample.labels) or ())
+                        cut = 0
+                names.append(found)
+                cuts.append(cut)
                 slots.append(len(values))
                 values.append(value)
         except LineError as error:
             raise ParseError(number, str(error)) from None
         _refuse_duplicates(names, slots)
-        families = {
-            name: FamilyMeta(kinds.get(name, "unknown"), helps.get(name, ""), units.get(name, ""))
-            for name in dict.fromkeys((*kinds, *helps, *units))
-        }
-        series = tuple([Series(name, labels, *_family_of(name, families)) for name, labels in names])
+        families = declared.families()
+        series = _series(names, families)
         shape = self._shape
         if shape is None or openmetrics != self._openmetrics or series != shape.series or families != shape.families:
             shape = Shape(series, families, openmetrics)
@@ -214,20 +228,20 @@ class Parser:
             self._openmetrics = openmetrics
             # Comments are the same text on every server of a version: one copy for all of them.
             self._lines = [sys.intern(line) if line.startswith("#") else line for line in lines]
-            self._prefixes = prefixes
+            self._cuts = cuts
             self._slots = slots
             self._values = values
         return Exposition(shape, values)
 
-    def _known_series(self) -> dict[str, tuple[str, tuple[tuple[str, str], ...]]]:
+    def _known_series(self) -> dict[str, tuple[str, Labels]]:
         """Series texts (with their blank) that the last body verified."""
         shape = self._shape
         if shape is None:
             return {}
         return {
-            prefix: (shape.series[slot].name, shape.series[slot].labels)
-            for prefix, slot in zip(self._prefixes, self._slots, strict=True)
-            if prefix is not None
+            line[:cut]: shape.series[slot][:2]
+            for line, cut, slot in zip(self._lines, self._cuts, self._slots, strict=True)
+            if cut
         }
 
     def _check_end(self, lines: list[str], *, openmetrics: bool) -> None:
@@ -245,14 +259,67 @@ class Parser:
             raise ParseError(last, "the last line has no line feed: the body was cut off")
 
 
-def _declare(kinds: dict[str, str], sampled: set[str], name: str, word: str) -> None:
-    kind = word if word in _KINDS else "unknown"
-    earlier = kinds.get(name)
-    if earlier is not None and earlier != kind:
-        raise LineError(f"type of {name} is given twice and differs: {earlier}, then {kind}")
-    if earlier is None and (name in sampled or any(name + suffix in sampled for suffix in _SUFFIXES.get(kind, ()))):
-        raise LineError(f"type of {name} stands after its first sample")
-    kinds[name] = kind
+class _Declared:
+    """What the comment lines of one body declare, in their order."""
+
+    __slots__ = ("_helps", "_kinds", "_sampled", "_seen", "_units")
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, str] = {}
+        self._helps: dict[str, str] = {}
+        self._units: dict[str, str] = {}
+        self._sampled: set[str] = set()
+        self._seen = 0
+
+    def take(self, comment: CommentLine, names: list[tuple[str, Labels]]) -> None:
+        """Take one comment line; ``names`` are the samples before it.
+
+        Raises:
+            LineError: a type that differs from an earlier one, or that comes after samples of its family.
+        """
+        name = comment.name
+        if comment.word == "HELP":
+            self._helps.setdefault(name, comment.text)
+            return
+        if comment.word == "UNIT":
+            self._units.setdefault(name, comment.text)
+            return
+        kind = comment.text if comment.text in _KINDS else "unknown"
+        earlier = self._kinds.get(name)
+        if earlier == kind:
+            return
+        if earlier is not None:
+            raise LineError(f"type of {name} is given twice and differs: {earlier}, then {kind}")
+        self._sampled.update([sampled for sampled, _ in names[self._seen :]])
+        self._seen = len(names)
+        if name in self._sampled or any(name + suffix in self._sampled for suffix in _SUFFIXES.get(kind, ())):
+            raise LineError(f"type of {name} stands after its first sample")
+        self._kinds[name] = kind
+
+    def families(self) -> dict[str, FamilyMeta]:
+        """All declared families."""
+        kinds, helps, units = self._kinds, self._helps, self._units
+        return {
+            name: FamilyMeta(kinds.get(name, "unknown"), helps.get(name, ""), units.get(name, ""))
+            for name in dict.fromkeys((*kinds, *helps, *units))
+        }
+
+
+@lru_cache(maxsize=4096)
+def _comment(line: str, openmetrics: bool) -> CommentLine | None:
+    # Comments are the same on every server of a version, and most of them come back in every body.
+    return parse_comment(line, openmetrics=openmetrics)
+
+
+def _series(names: list[tuple[str, Labels]], families: dict[str, FamilyMeta]) -> tuple[Series, ...]:
+    owners: dict[str, tuple[str, str]] = {}
+    out = []
+    for name, labels in names:
+        owner = owners.get(name)
+        if owner is None:
+            owner = owners[name] = _family_of(name, families)
+        out.append(Series(name, labels, owner[0], owner[1]))
+    return tuple(out)
 
 
 def _family_of(name: str, families: dict[str, FamilyMeta]) -> tuple[str, str]:
@@ -268,16 +335,17 @@ def _family_of(name: str, families: dict[str, FamilyMeta]) -> tuple[str, str]:
     return name, "unknown"
 
 
-def _interned(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+def _interned(labels: Labels | None) -> Labels | None:
+    if labels is None:
+        return None
     return tuple([(sys.intern(name), sys.intern(value)) for name, value in labels])
 
 
-def _refuse_duplicates(names: list[tuple[str, tuple[tuple[str, str], ...]]], slots: list[int]) -> None:
-    keys = [(name, frozenset(labels)) for name, labels in names]
-    if len(set(keys)) == len(keys):
+def _refuse_duplicates(names: list[tuple[str, Labels]], slots: list[int]) -> None:
+    if len(set(names)) == len(names):
         return
-    seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
-    for position, key in enumerate(keys):
-        if key in seen:
-            raise ParseError(slots.index(position) + 1, f"series {key[0]} with these labels stands twice")
-        seen.add(key)
+    seen: set[tuple[str, Labels]] = set()
+    for position, name in enumerate(names):
+        if name in seen:
+            raise ParseError(slots.index(position) + 1, f"series {name[0]} with these labels stands twice")
+        seen.add(name)

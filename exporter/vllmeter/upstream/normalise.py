@@ -248,7 +248,7 @@ def _add_parts(histogram: _Histogram, raw: Sequence[float]) -> tuple[tuple[float
     total = 0.0
     for part in histogram.parts:
         buckets = [raw[i] for i in part.buckets]
-        if not all(map(le, buckets, buckets[1:])) or not 0 <= buckets[0] or not buckets[-1] < inf:
+        if not all(map(le, buckets, buckets[1:])) or not buckets[0] >= 0 or not buckets[-1] < inf:
             return None
         if buckets[-1] != raw[part.count] or not 0 <= raw[part.total] < inf:
             return None
@@ -696,21 +696,20 @@ def _fits(row: Row, sample: _Sample) -> bool:
     return all(sample.labels.get(name) == value for name, value in row.where.items())
 
 
-def _our_labels(family: str, row: Row, labels: Mapping[str, str]) -> Labels:
-    out = []
-    for name in FAMILIES[family].labels:
-        if name == "server":
-            continue
-        default = "0" if name == "engine" else ""
-        out.append((name, labels.get(row.rename.get(name, name), default)))
-    return tuple(out)
-
-
 def _groups(family: str, row: Row, samples: list[_Sample]) -> dict[Labels, list[_Sample]]:
+    """Samples by the labels that their family has here, in catalogue order."""
+    wanted = [
+        (name, row.rename.get(name, name), "0" if name == "engine" else "")
+        for name in FAMILIES[family].labels
+        if name != "server"
+    ]
     groups: dict[Labels, list[_Sample]] = {}
     for sample in samples:
-        if _fits(row, sample):
-            groups.setdefault(_our_labels(family, row, sample.labels), []).append(sample)
+        if row.where and not _fits(row, sample):
+            continue
+        labels = sample.labels
+        key = tuple([(ours, labels.get(theirs, default)) for ours, theirs, default in wanted])
+        groups.setdefault(key, []).append(sample)
     return groups
 
 
