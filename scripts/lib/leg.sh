@@ -102,7 +102,7 @@ case $what in
     trap _leg_end EXIT
     # Under `set -e` a script ends without a word; this says where.
     set -E
-    trap 'say "failed: $BASH_COMMAND (${BASH_SOURCE[0]##*/}, line $LINENO)"' ERR
+    trap 'case $BASH_COMMAND in return* | exit*) ;; *) say "failed: $BASH_COMMAND (${BASH_SOURCE[0]##*/}, line $LINENO)" ;; esac' ERR
     leg_check
     leg_run
     ;;
