@@ -195,3 +195,17 @@ def test_an_interrupt_ends_the_running_leg(legs: Legs, tmp_path: Path) -> None:
     assert process.wait(timeout=20) == 130
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid_file.read_text()), 0)
+
+
+def test_every_leg_is_documented_and_says_what_scripts_test_reads() -> None:
+    """docs/testing.md has a row per leg; a title or limit that is no literal would be read as nothing."""
+    page = (ROOT / "docs/testing.md").read_text(encoding="utf-8")
+    files = sorted((ROOT / "scripts/legs").glob("[0-9][0-9]-*.sh"))
+    assert files
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        assert re.search(r'^leg_title="[^"$]{10,}"$', text, re.MULTILINE), f"{file.name}: no literal leg_title"
+        assert re.search(r"^leg_limit=[0-9]+$", text, re.MULTILINE), f"{file.name}: no literal leg_limit"
+        assert re.search(rf"^\| {re.escape(file.stem[3:])} \|", page, re.MULTILINE), (
+            f"{file.name}: not in docs/testing.md"
+        )
