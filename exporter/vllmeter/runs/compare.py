@@ -16,7 +16,7 @@ from vllmeter.runs.measures import Measure, Side, client_side, server_side
 from vllmeter.runs.metrics import BY_ID, METRICS, TABLE, Metric
 from vllmeter.runs.model import FINISHED, RUNNING, Run
 from vllmeter.runs.store import RunStore, StoreError
-from vllmeter.runs.verdict import RELEVANT, RunValue, Spread, Verdict, Word, judge
+from vllmeter.runs.verdict import MINIMUM_RUNS, RELEVANT, RunValue, Spread, Verdict, Word, judge
 
 LOWER_SUCCESS: Final = 0.01
 """A candidate whose success rate falls by more than this is not called good: failed requests have no latency."""
@@ -247,7 +247,7 @@ def _section(
         tuple(rows),
         conclusions,
         tuple(dict.fromkeys(notes)),
-        spread_run if used else "",
+        stored.baseline.run if used and stored else "",
     )
 
 
@@ -348,17 +348,39 @@ def _conclusion(
         reasons = words[Word.NO_DIFFERENCE]
     else:
         word = "not enough evidence"
-        reasons = [
-            f"{text}"
-            for each in (Word.NOT_ENOUGH_REQUESTS, Word.NOT_ENOUGH_RUNS, Word.NO_DIFFERENCE)
-            for text in words.get(each, [])
-        ] or ["no metric has values on both sides"]
+        reasons = _shortage(wanted, index, columns)
     drop = _success_drop(rows, index)
     if word == "better" and drop:
         word = "mixed"
         reasons.append(drop)
         regression = True
     return Conclusion(column.name, word, tuple(reasons), attribution, regression)
+
+
+def _shortage(rows: Sequence[Row], index: int, columns: Sequence[Column]) -> list[str]:
+    """Why there is no verdict: once per cause, with the metric that needs most."""
+    verdicts = [(row, verdict) for row in rows if (verdict := row.verdicts[index - 1]) is not None]
+    if not verdicts:
+        return ["no metric has values on both sides"]
+    reasons = []
+    for word in (Word.NOT_ENOUGH_REQUESTS, Word.NOT_ENOUGH_RUNS, Word.NO_DIFFERENCE):
+        found = [(row, verdict) for row, verdict in verdicts if verdict.word is word]
+        if not found:
+            continue
+        # the p95 first where it is among them: it is what people look at
+        row, verdict = max(found, key=lambda each: (each[1].needed_requests or 0, each[0].metric.q or 0.0))
+        row, verdict = next(((r, v) for r, v in found if r.metric.id == "client.ttft_p95"), (row, verdict))
+        reasons.append(f"{row.metric.side} {row.metric.title}, {word.value}: {verdict.reason}")
+        others = [f"{r.metric.side} {r.metric.title}" for r, _ in found if r is not row]
+        if others:
+            reasons.append(f"the same holds for {', '.join(others)}")
+    runs = min(len(columns[0].subjects), len(columns[index].subjects))
+    if runs < MINIMUM_RUNS and not any(verdict.between_runs for _, verdict in verdicts):
+        count = "one run" if runs == 1 else f"{runs} runs"
+        reasons.append(
+            f"{count} a side cannot show run-to-run noise: repeat with --repeat {MINIMUM_RUNS}, taking turns"
+        )
+    return reasons
 
 
 def _success_drop(rows: Sequence[Row], index: int) -> str:

@@ -109,13 +109,18 @@ def server_side(run: Run, samples: Sequence[Sample], server: str) -> Side:
     _latencies(found, absent, ttft, run)
     effective = found["ttft_mean"].judged.effective if "ttft_mean" in found and found["ttft_mean"].judged else None
     requests = sum(cell.count for cell in ttft)
-    for family, key in (
-        ("inter_token_latency_seconds", "itl_mean"),
-        ("e2e_latency_seconds", "e2e_mean"),
-        ("queue_time_seconds", "queue_mean"),
-        ("prefill_time_seconds", "prefill_mean"),
+    skipped = cold.requests or run.warmup_requests or 0
+    for family, key, at_finish in (
+        ("inter_token_latency_seconds", "itl_mean", False),
+        ("e2e_latency_seconds", "e2e_mean", True),
+        ("queue_time_seconds", "queue_mean", True),
+        ("prefill_time_seconds", "prefill_mean", True),
     ):
-        cells = _cells(mine, family, begin)
+        cells = _cells(mine, family, run.started if at_finish and skipped else begin)
+        if at_finish and skipped:
+            # recorded when a request ends: the warm-up requests end after their first tokens
+            finished_at = _after_requests(cells, skipped, run.started)
+            cells = [cell for cell in cells if cell.start >= finished_at - 1e-6]
         if cells:
             found[key] = _mean_measure(cells, run.started, requests, effective)
         else:
@@ -388,7 +393,7 @@ def _timeline(
         for at, rate in rates.items():
             beside[round(at)] = beside.get(round(at), 0.0) + rate
     own = dict(_rates(answers, ("generation_tokens_total",)))
-    rows = [(at, sample) for at, sample in answers if at >= run.started - 2]
+    rows = [(at, sample) for at, sample in answers if at > run.started + 1e-6]
     return Timeline(
         t=tuple(round(at - run.started, 2) for at, _ in rows),
         ttft_mean=tuple(means[at][0] / means[at][1] if at in means else None for at, _ in rows),

@@ -138,10 +138,12 @@ def judge(
     ]
     if short:
         needed = max(math.ceil(required * sum(run.requests for run in runs) / side) for side, runs in short if side)
-        found = min(side for side, _ in short)
+        counts = [sum(run.requests for run in runs) for runs in (a, b)]
+        worth = ["unknown" if side is None else f"{side:.0f}" for side in (effective_a, effective_b)]
         return verdict(
             Word.NOT_ENOUGH_REQUESTS,
-            f"effective n is {found:.0f} of {required} needed: about {_round_up(needed)} requests a side at this load",
+            f"{counts[0]} and {counts[1]} requests are worth an effective n of {worth[0]} and {worth[1]}, {required} are "
+            f"needed: about {_round_up(needed)} requests a side at this load",
             requests=_round_up(needed),
         )
     if any(side is None for side in (effective_a, effective_b)):

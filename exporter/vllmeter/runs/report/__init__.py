@@ -1,0 +1,1 @@
+"""Reports of a comparison: terminal, Markdown, JSON, one HTML file."""
