@@ -420,12 +420,12 @@ class ProcReader:
         ]
         if not due and not tick.sockets:
             return
-        ours: set[int] = set()
-        if self._own.pid is not None and due:
-            ours = self._own_client_ports(tick)
+        # Our own namespace too: its addresses say which URLs mean this host
+        if tick.sockets and self._own.net_namespace is not None:
+            self._namespace(tick, self._own.net_namespace, str(self._own.pid))
         for pid in due:
             seen, fact = self._seen[pid], facts[pid]
-            seen.sockets = self._sockets_of(tick, pid, fact, ours)
+            seen.sockets = self._sockets_of(tick, pid, fact)
         used = {fact.net_namespace for fact in facts.values()} | {self._own.net_namespace}
         for inode in [inode for inode in self._namespaces if inode not in used]:
             del self._namespaces[inode]
@@ -472,16 +472,7 @@ class ProcReader:
                 found.add(int(match[1]))
         return found
 
-    def _own_client_ports(self, tick: _Tick) -> set[int]:
-        """Local ports of our own outgoing connections, so that our scrapes are not counted as demand."""
-        assert self._own is not None
-        if self._own.net_namespace is None:
-            return set()
-        space = self._namespace(tick, self._own.net_namespace, str(self._own.pid))
-        inodes = self._inodes(str(self._own.pid)) or set()
-        return {port for inode, port in space.table.clients.items() if inode in inodes}
-
-    def _sockets_of(self, tick: _Tick, pid: int, fact: _Facts, ours: set[int]) -> _Sockets:
+    def _sockets_of(self, tick: _Tick, pid: int, fact: _Facts) -> _Sockets:
         if fact.net_namespace is None:
             words = f"its network namespace cannot be read: {_PRIVILEGE}"
             return _Sockets(None, None, {"listening_ports": words, "connections": words})
@@ -494,9 +485,7 @@ class ProcReader:
             words = f"its open files cannot be read: {_PRIVILEGE}"
             return _Sockets(None, None, {"listening_ports": words, "connections": words})
         ports = sorted({port for inode, (_, port) in space.table.listening.items() if inode in inodes})
-        connections = sum(
-            1 for port in ports for remote in space.table.established.get(port, ()) if remote not in ours
-        )
+        connections = sum(space.table.established.get(port, 0) for port in ports)
         return _Sockets(tuple(ports), connections, {})
 
     # ------------------------------------------------------------------ ourselves

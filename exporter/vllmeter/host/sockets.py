@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -16,13 +17,11 @@ ESTABLISHED: Final = "01"
 class SocketTable:
     """The TCP sockets of one network namespace.
 
-    ``listening``: inode -> (address, port).  ``established``: local port -> remote ports of its connections.
-    ``clients``: inode -> local port of connections that are not accepted on a listening port.
+    ``listening``: inode -> (address, port).  ``established``: listening port -> number of its connections.
     """
 
     listening: Mapping[int, tuple[str, int]] = field(default_factory=dict)
-    established: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    clients: Mapping[int, int] = field(default_factory=dict)
+    established: Mapping[int, int] = field(default_factory=dict)
 
 
 def _address(text: str) -> str:
@@ -38,7 +37,7 @@ def _address(text: str) -> str:
 def parse_tcp(*texts: str) -> SocketTable:
     """Read ``net/tcp`` and ``net/tcp6``; lines that are cut off or odd are skipped."""
     listening: dict[int, tuple[str, int]] = {}
-    connected: list[tuple[int, int, int]] = []
+    connected: Counter[int] = Counter()
     for text in texts:
         for line in text.splitlines()[1:]:
             words = line.split(None, 10)
@@ -46,22 +45,14 @@ def parse_tcp(*texts: str) -> SocketTable:
                 continue
             try:
                 host, _, port = words[1].partition(":")
-                inode = int(words[9])
                 if words[3] == LISTEN:
-                    listening[inode] = (_address(host), int(port, 16))
+                    listening[int(words[9])] = (_address(host), int(port, 16))
                 else:
-                    connected.append((int(port, 16), int(words[2].rpartition(":")[2], 16), inode))
+                    connected[int(port, 16)] += 1
             except ValueError:
                 continue
-    open_ports = {port for _, port in listening.values()}
-    established: dict[int, list[int]] = {}
-    clients: dict[int, int] = {}
-    for local, remote, inode in connected:
-        if local in open_ports:
-            established.setdefault(local, []).append(remote)
-        else:
-            clients[inode] = local
-    return SocketTable(listening, {port: tuple(remotes) for port, remotes in established.items()}, clients)
+    ports = {port for _, port in listening.values()}
+    return SocketTable(listening, {port: count for port, count in connected.items() if port in ports})
 
 
 def parse_fib_trie(text: str) -> tuple[str, ...]:
