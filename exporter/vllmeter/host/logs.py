@@ -7,6 +7,7 @@ through :class:`vllmeter.memory.startup_log.StartupLog`, which keeps facts, neve
 
 from __future__ import annotations
 
+import calendar
 import contextlib
 import http.client
 import json
@@ -113,7 +114,7 @@ class FileSource:
         self._key: tuple[int, int] | None = None
         self._first = True
 
-    def poll(self, now: float) -> list[str]:  # noqa: ARG002 - files have no clock
+    def poll(self, now: float) -> list[str]:
         """New lines of the file; after a rotation the old file is read to its end first."""
         lines: list[str] = []
         try:
@@ -281,7 +282,7 @@ class DockerApiSource:
         self._timeout = timeout
         self._due = float("-inf")
         self._of: tuple[str, str] | None = None
-        self._since = ""
+        self._read_until = 0
         self._lines = _Lines()
 
     def poll(self, now: float) -> list[str]:
@@ -325,24 +326,24 @@ class DockerApiSource:
         identity, started = str(data["Id"]), str((data.get("State") or {}).get("StartedAt") or "")
         if (identity, started) != self._of:
             self._of = (identity, started)
-            self._since = started
-            self._lines.reset()
-        query = urlencode({"stdout": "1", "stderr": "1", "timestamps": "1", "since": _unix(self._since)})
+            self._read_until = _nanoseconds(started) - 1
+        since = f"{max(0, self._read_until) // 10**9}.{max(0, self._read_until) % 10**9:09}"
+        query = urlencode({"stdout": "1", "stderr": "1", "timestamps": "1", "since": since})
         status, body = self._get(f"/containers/{quote(identity, safe='')}/logs?{query}")
         if status != 200:
             raise ValueError(f"status {status} for the log of {self.name!r}")
         self.reason = None
         tty = bool((data.get("Config") or {}).get("Tty"))
         out = []
-        newest = self._since
+        newest = self._read_until
         for line in self._lines.feed(body if tty else _frames(body)):
             stamp, _, text = line.partition(" ")
-            if stamp <= self._since and self._since != started:
-                continue  # already read; time stamps of one engine compare as text
-            newest = max(newest, stamp)
-            out.append(text)
+            at = _nanoseconds(stamp)
+            if at > self._read_until:
+                newest = max(newest, at)
+                out.append(text)
         self._lines.reset()  # a cut last line comes again with the next answer
-        self._since = newest
+        self._read_until = newest
         return out
 
     def close(self) -> None:
@@ -362,22 +363,18 @@ def _frames(body: bytes) -> bytes:
     return bytes(out)
 
 
-def _unix(stamp: str) -> str:
-    """``1796129102.123456789`` of an RFC 3339 time stamp with nanoseconds; "0" when it is none."""
-    import calendar
-
+def _nanoseconds(stamp: str) -> int:
+    """Unix nanoseconds of an RFC 3339 time stamp; 0 when it is none."""
     match = re.match(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)?", stamp)
     if match is None:
-        return "0"
+        return 0
     year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
     seconds = calendar.timegm((year, month, day, hour, minute, second, 0, 0, 0))
     zone = match.group(8)
     if zone and zone != "Z":
         offset = int(zone[1:3]) * 3600 + int(zone[4:6]) * 60
         seconds -= offset if zone[0] == "+" else -offset
-    if seconds < 0:
-        return "0"
-    return f"{seconds}.{(match.group(7) or '0').ljust(9, '0')[:9]}"
+    return max(0, seconds * 10**9 + int((match.group(7) or "0").ljust(9, "0")[:9]))
 
 
 class JournalSource:
