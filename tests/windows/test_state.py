@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from vllmeter.snapshot import SERVER_STATES
-from vllmeter.windows.state import NOTHING, Evidence, Observation, StateMachine
+from vllmeter.windows.state import Evidence, Observation, StateMachine, same_life
 
 WALL = 1_800_000_000.0
 
@@ -43,12 +44,16 @@ class Story:
             self.now += 1.0
             if cpu is not None:
                 self.cpu += cpu
-            found = evidence or Evidence(
-                api_alive=None if cpu is None else True,
-                start_ticks=None if cpu is None else ((100, 1),),
-                engine_states=None if engine is None else (engine,),
-                engine_cpu_seconds=None if cpu is None else self.cpu,
-                connections=connections,
+            found = (
+                replace(evidence)
+                if evidence is not None
+                else Evidence(
+                    api_alive=None if cpu is None else True,
+                    start_ticks=None if cpu is None else ((100, 1),),
+                    engine_states=None if engine is None else (engine,),
+                    engine_cpu_seconds=None if cpu is None else self.cpu,
+                    connections=connections,
+                )
             )
             self.machine.step(
                 Observation(
@@ -264,9 +269,44 @@ def test_since_is_the_time_of_the_change(story: Story) -> None:
     assert story.machine.since == WALL + 11.0
 
 
-def test_old_evidence_is_no_evidence(story: Story) -> None:
+def test_evidence_that_ends_decides_nothing(story: Story) -> None:
     """When /proc stops being readable, its last picture does not decide any longer."""
     story.tell(10, running=1, moved=True, cpu=0.9, engine="R", connections=1)
     story.tell(100, running=1)
     assert story.seen[-1] == "unknown_progress"
-    assert Evidence() == NOTHING
+
+
+def test_the_same_look_again_is_no_new_evidence() -> None:
+    """A reader of /proc that hangs leaves its last look behind: its unchanged CPU time is not an engine at rest."""
+    machine = StateMachine()
+    look = Evidence(engine_states=("R",), engine_cpu_seconds=50.0, connections=2)
+    for second in range(200):
+        fresh = second < 5
+        machine.step(
+            Observation(
+                at=float(second),
+                wall=None,
+                outcome="ok",
+                running=2.0,
+                moved=fresh,
+                progressed=fresh,
+                evidence=replace(look, engine_cpu_seconds=45.0 + second) if fresh else look,
+            )
+        )
+        assert machine.state in ("busy", "unknown_progress")
+    assert machine.state == "unknown_progress"
+
+
+def test_children_that_come_and_go_are_the_same_life() -> None:
+    """One common process is the same server; none in common is another life."""
+    assert same_life(((1, 5), (2, 6)), ((1, 5),))
+    assert not same_life(((3, 9),), ((1, 5), (2, 6)))
+    assert same_life(None, ((1, 5),))
+    assert not same_life(((1, 5),), None)
+
+
+def test_a_canary_settles_what_cannot_be_seen(story: Story) -> None:
+    """Without /proc a quiet server is unknown until a canary request proves that it works."""
+    assert story.tell(130) == "unknown_progress"
+    story.machine.proved(story.now)
+    assert story.tell(60) == "ready"

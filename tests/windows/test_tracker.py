@@ -260,6 +260,18 @@ def test_multiprocess_restart_with_kept_files_is_no_spike() -> None:
     assert made.absent["ttft_requests"] == "restart_without_reset"
 
 
+def test_a_child_process_that_comes_is_no_restart() -> None:
+    """In multiprocess mode only the processes tell a restart; one that stays means that it is the same life."""
+    server = Server()
+    server.says_start = False
+    tracker = ServerTracker("a")
+    tracker.observe(server.reading(), 0.0, evidence=Evidence(start_ticks=((10, 5),)))
+    server.request(0.2)
+    tracker.observe(server.reading(), 1.0, evidence=Evidence(start_ticks=((10, 5), (11, 7))))
+    assert tracker.status().restarts == 0
+    assert tracker.windowed(15.0).ttft_requests == 1
+
+
 def test_series_that_appear_with_their_first_event_count_it() -> None:
     """V0 creates a series with its first event: it was 0 before."""
     server = Server()

@@ -28,7 +28,7 @@ Open connections alone never make a server stuck unless its engine process is st
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 STILL_SECONDS: Final = 30.0
@@ -49,6 +49,9 @@ CPU_ACTIVE: Final = 0.02
 SM_ACTIVE: Final = 0.01
 """Share of SM time above which a process is computing."""
 
+EVIDENCE_SECONDS: Final = 15.0
+"""How long a look at the processes counts."""
+
 _GONE: Final = frozenset({"refused", "reset", "unreachable", "dns"})
 _WAITED: Final = frozenset({"timeout"})
 
@@ -57,7 +60,11 @@ _WAITED: Final = frozenset({"timeout"})
 class Evidence:
     """What the host shows about a server's processes at one moment.  None = not known, never "none".
 
-    ``api_alive``: a process that serves the port (or will) exists.  ``start_ticks`` identifies it: (pid, start) pairs.
+    Make a new object for every look at ``/proc``: the same object again means that there was no newer look, and after
+    :data:`EVIDENCE_SECONDS` it no longer counts.
+
+    ``api_alive``: a process that serves the port (or will) exists.  ``start_ticks`` identifies the server's processes:
+    (pid, start) pairs; sets without a common pair are different lives of the server.
     ``api_state`` and ``engine_states``: state letters as in ``/proc/PID/stat``; an empty tuple means the engine
     processes were looked for and are not there.  ``engine_cpu_seconds``: CPU time of engine and workers together.
     ``connections``: established connections to the port, without our own.
@@ -126,9 +133,11 @@ class StateMachine:
         "_connected_since",
         "_cpu",
         "_demand_since",
+        "_evidence",
         "_evidence_at",
         "_first",
         "_interval",
+        "_looked_at",
         "_moved_at",
         "_ok_at",
         "_ok_ticks",
@@ -150,6 +159,8 @@ class StateMachine:
         self._progress_at = 0.0
         self._active_at = 0.0
         self._answered_at = 0.0
+        self._evidence: Evidence = NOTHING
+        self._looked_at = 0.0
         self._evidence_at: float | None = None
         self._cpu: tuple[float, float] | None = None
         self._demand_since: float | None = None
@@ -160,6 +171,12 @@ class StateMachine:
         if self._first is None:
             self._first = seen.at
             self._moved_at = self._progress_at = self._active_at = self._answered_at = seen.at
+        if seen.evidence is not self._evidence:
+            self._evidence = seen.evidence
+            self._looked_at = seen.at
+            self._look(seen.evidence, seen.at)
+        elif seen.at - self._looked_at > EVIDENCE_SECONDS and seen.evidence is not NOTHING:
+            seen = replace(seen, evidence=NOTHING)
         self._follow(seen)
         state, reason = self._decide(seen)
         if state != self.state:
@@ -173,17 +190,25 @@ class StateMachine:
         self._moved_at = self._progress_at = self._active_at = at
         self._demand_since = self._connected_since = self._cpu = None
 
+    def proved(self, at: float) -> None:
+        """A canary request got its token at ``at``: the engine works."""
+        self._moved_at = max(self._moved_at, at)
+        self._progress_at = max(self._progress_at, at)
+
     # ------------------------------------------------------------------ timers
+
+    def _look(self, evidence: Evidence, at: float) -> None:
+        """Take a new look at the engine's activity."""
+        if evidence.engine_cpu_seconds is None and evidence.sm_utilization_ratio is None:
+            return
+        worked = self._worked(evidence, at)
+        # Without an earlier reading there is no growth: the engine gets the benefit of the doubt from now on.
+        if worked or self._evidence_at is None or at - self._evidence_at > EVIDENCE_SECONDS:
+            self._active_at = at
+        self._evidence_at = at
 
     def _follow(self, seen: Observation) -> None:
         evidence = seen.evidence
-        if evidence.engine_cpu_seconds is not None or evidence.sm_utilization_ratio is not None:
-            if self._evidence_at is None:
-                # Without an earlier reading there is no growth: the engine gets the benefit of the doubt from now on.
-                self._active_at = seen.at
-            self._evidence_at = seen.at
-            if self._worked(evidence, seen.at):
-                self._active_at = seen.at
         if not evidence.connections:
             self._connected_since = None
         elif self._connected_since is None:
@@ -244,7 +269,7 @@ class StateMachine:
 
     def _unreachable(self, seen: Observation) -> tuple[str, str]:
         evidence = seen.evidence
-        if evidence.api_alive and (self._ok_ticks is None or evidence.start_ticks not in (None, self._ok_ticks)):
+        if evidence.api_alive and not same_life(evidence.start_ticks, self._ok_ticks):
             return "starting", f"connection {seen.outcome}, the process is alive and has not answered yet"
         if evidence.api_alive is False and evidence.engine_states:
             return "gone", f"connection {seen.outcome}; the API server died and its engine process is left over"
@@ -330,9 +355,19 @@ class StateMachine:
 
     def _resting(self, at: float, since: float) -> float | None:
         """Seconds for which the engine has not computed, None without fresh evidence about it."""
-        if self._evidence_at is None or at - self._evidence_at > STILL_SECONDS / 2:
+        if self._evidence_at is None or at - self._evidence_at > EVIDENCE_SECONDS:
             return None
         return at - max(self._active_at, since)
+
+
+def same_life(now: tuple[tuple[int, int], ...] | None, before: tuple[tuple[int, int], ...] | None) -> bool:
+    """Whether two looks show the same life of a server: some process is in both (children come and go).
+
+    False when nothing was seen before; True when nothing is known now.
+    """
+    if before is None:
+        return False
+    return now is None or not set(now).isdisjoint(before)
 
 
 def _demand(seen: Observation) -> float:

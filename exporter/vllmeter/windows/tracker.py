@@ -6,6 +6,7 @@ Interface (what :mod:`vllmeter.sampler` calls; all times are *monotonic* seconds
     tracker.observe(reading, now, wall=wall, healthy=True, evidence=Evidence(...), settings={...})
     tracker.fail("refused", now, wall=wall, healthy=None, evidence=...)      # a finished scrape without a usable body
     tracker.pending(now, in_flight=3.4, wall=wall, evidence=...)             # a scrape still waits for its answer
+    tracker.proved(now)                                                      # the opt-in canary got its token
     tracker.windowed(60.0)            -> snapshot.Windowed   (contention and gpu_memory_peak filled by HostTracker)
     tracker.status()                  -> state.ServerStatus  (state, reason, since, restarts, changes, last events)
     tracker.history("requests_waiting", 900.0) -> list[(monotonic, value)]   (live page)
@@ -52,7 +53,7 @@ from vllmeter.windows.jitter import Part, jitter, part_of
 from vllmeter.windows.peaks import burst, peak, ratio, total
 from vllmeter.windows.quantile import Limits, limits_of, quantiles, shares_over
 from vllmeter.windows.ring import RING_SECONDS, CellLog, SampleRing
-from vllmeter.windows.state import NOTHING, Evidence, Observation, ServerStatus, StateMachine
+from vllmeter.windows.state import NOTHING, Evidence, Observation, ServerStatus, StateMachine, same_life
 
 __all__ = ["GpuSample", "GpuWindowed", "HostTracker", "ServerTracker"]
 
@@ -246,6 +247,11 @@ class ServerTracker:
                 )
             )
 
+    def proved(self, now: float) -> None:
+        """The opt-in canary request got its token: a quiet engine is known to work."""
+        with self._lock:
+            self._machine.proved(now)
+
     # ------------------------------------------------------------------ output
 
     def windowed(self, seconds: float) -> Windowed:
@@ -370,7 +376,7 @@ class ServerTracker:
             return "reset" if self._dropped(plan, reading) else "same"
         if self._dropped(plan, reading):
             return "reset"
-        if evidence.start_ticks is not None and self._ticks is not None and evidence.start_ticks != self._ticks:
+        if self._ticks is not None and not same_life(evidence.start_ticks, self._ticks):
             return "ambiguous"
         if reading.created is not None and self._created is not None and reading.created != self._created:
             return "ambiguous"
