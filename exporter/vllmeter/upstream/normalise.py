@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from math import inf
 from operator import itemgetter, le
 from typing import Final
@@ -336,12 +337,16 @@ def _picker(indices: Sequence[int]) -> Pick:
 
 @dataclass(slots=True)
 class _Sample:
-    """One sample of a known engine or HTTP name."""
+    """One series of a known engine or HTTP name: a counter or gauge line, or all lines of one histogram."""
 
     index: int
     labels: dict[str, str]
-    suffix: str
+    """without ``le``"""
     kind: str
+    buckets: list[tuple[str, int]] = field(default_factory=list)
+    """``le`` and index of each bucket line"""
+    total: int | None = None
+    count: int | None = None
 
 
 @dataclass(slots=True)
@@ -350,10 +355,8 @@ class _Body:
 
     samples: dict[tuple[str, str], list[_Sample]] = field(default_factory=dict)
     """(prefix, name without prefix) -> samples"""
-    prefixes: dict[str, list[str]] = field(default_factory=dict)
-    """name -> prefixes under which it has samples"""
     names: set[str] = field(default_factory=set)
-    """prefixed names with samples or declarations, known to the table, that only an engine makes"""
+    """names without prefix that have samples or declarations and that the table knows"""
     unmapped: set[str] = field(default_factory=set)
     start: int | None = None
     births: list[int] = field(default_factory=list)
@@ -361,12 +364,45 @@ class _Body:
     """``python_info`` or ``process_*`` is there: metrics are not collected from several processes"""
 
 
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """What a sample name is, by itself.
+
+    ``what``: ``row`` (``base`` is in the table), ``bare`` (a counter's name without its suffix), ``birth``, ``known``
+    (no row takes it and it is not unknown either), ``unknown``, ``plain`` (a row without prefix), ``process``,
+    ``foreign``.
+    """
+
+    what: str
+    prefix: str = ""
+    base: str = ""
+    suffix: str = ""
+
+
+@lru_cache(maxsize=4096)
+def _classify(sample_name: str) -> _Name:
+    split = split_prefix(sample_name)
+    if split is None:
+        if sample_name in ("process_start_time_seconds", "python_info"):
+            return _Name("process", base=sample_name)
+        rows = PLAIN_BY_NAME.get(sample_name)
+        return _Name("plain" if rows and rows[0].family is not None else "foreign", base=sample_name)
+    prefix, name = split
+    found = _known(name)
+    if found is not None:
+        return _Name("row", prefix, *found)
+    if name + "_total" in BY_NAME and BY_NAME[name + "_total"][0].kind == "counter":
+        return _Name("bare", prefix, name + "_total")
+    if name in _BIRTH:
+        return _Name("birth", prefix, name)
+    return _Name("known" if _is_known_family(name) else "unknown", prefix, name)
+
+
 def _known(name: str) -> tuple[str, str] | None:
     """Table name and histogram suffix of a sample name without prefix; None when no row knows it."""
     if name in BY_NAME:
-        row = BY_NAME[name][0]
-        # `iteration_tokens_total` alone is a family name, its samples have suffixes.
-        return (name, "") if row.kind != "histogram" else None
+        # `iteration_tokens_total` alone is the name of a histogram: its samples have suffixes.
+        return (name, "") if BY_NAME[name][0].kind != "histogram" else None
     for suffix in _HISTOGRAM_SUFFIXES:
         if name.endswith(suffix):
             base = name[: -len(suffix)]
@@ -389,48 +425,69 @@ def _is_known_family(name: str) -> bool:
 
 def _sort(shape: Shape) -> _Body:
     body = _Body()
+    histograms: dict[tuple[str, str, Labels], _Sample] = {}
     for index, series in enumerate(shape.series):
-        split = split_prefix(series.name)
-        if split is None:
-            _sort_plain(body, index, series)
-            continue
-        prefix, name = split
-        found = _known(name)
-        if found is None and name + "_total" in BY_NAME and series.kind != "histogram":
-            # Some exporters between vLLM and us drop the suffix of counters; with it wins if both are there.
-            found = (name + "_total", "") if not _has_series(shape, prefix + name + "_total") else None
-            if found is not None and BY_NAME[found[0]][0].kind != "counter":
-                found = None
-        if found is not None:
-            base, suffix = found
-            known_prefixes = body.prefixes.setdefault(base, [])
-            if prefix not in known_prefixes:
-                known_prefixes.append(prefix)
-            body.samples.setdefault((prefix, base), []).append(
-                _Sample(index, dict(series.labels), suffix, _declared_kind(shape, series))
-            )
-            if BY_NAME[base][0].scope == "engine":
-                body.names.add(base)
-        elif name in _BIRTH:
+        name = _classify(series.name)
+        what = name.what
+        if what in ("row", "plain") or (what == "bare" and not _has_full_name(shape, name)):
+            _take(body, histograms, index, series, name, shape)
+        elif what == "process":
+            body.python = True
+            if name.base == "process_start_time_seconds":
+                body.start = index
+        elif what == "birth":
             body.births.append(index)
-        elif not _is_known_family(name):
-            body.unmapped.add(_unmapped_family(shape, series, prefix, name))
+        elif what == "unknown":
+            body.unmapped.add(_unmapped_family(shape, series, name.prefix, name.base))
     for family in shape.families:
         split = split_prefix(family)
         if split is None:
             continue
-        if not _is_known_family(split[1]):
-            body.unmapped.add(_fold_created(shape, family))
-        elif _scope_of_declared(split[1]) == "engine":
+        if _is_known_family(split[1]):
             body.names.add(split[1])
+        else:
+            body.unmapped.add(_fold_created(shape, family))
     return body
 
 
-def _has_series(shape: Shape, name: str) -> bool:
-    return any(series.name == name for series in shape.series)
+def _take(
+    body: _Body,
+    histograms: dict[tuple[str, str, Labels], _Sample],
+    index: int,
+    series: Series,
+    name: _Name,
+    shape: Shape,
+) -> None:
+    """Put a series of a known name where the rows find it."""
+    prefix, base = name.prefix, name.base
+    if not name.suffix:
+        sample = _Sample(index, dict(series.labels), _declared_kind(shape, series))
+        body.samples.setdefault((prefix, base), []).append(sample)
+        if prefix:
+            body.names.add(base)
+        return
+    key = (prefix, base, tuple([pair for pair in series.labels if pair[0] != "le"]))
+    found = histograms.get(key)
+    if found is None:
+        found = histograms[key] = _Sample(index, dict(key[2]), _declared_kind(shape, series))
+        body.samples.setdefault((prefix, base), []).append(found)
+        body.names.add(base)
+    if name.suffix == "_sum":
+        found.total = index
+    elif name.suffix == "_count":
+        found.count = index
+    else:
+        found.buckets.append((dict(series.labels).get("le", ""), index))
 
 
-def _scope_of_declared(name: str) -> str:
+def _has_full_name(shape: Shape, name: _Name) -> bool:
+    """Some exporters between vLLM and us drop the suffix of counters; with it wins if both are there."""
+    full = name.prefix + name.base
+    return any(series.name == full for series in shape.series)
+
+
+def _scope(name: str) -> str:
+    """Who makes a known name, as a sample or as a declared family of either format has it."""
     base = name.removesuffix("_created")
     for candidate in (base, base + "_total", base + "_info"):
         if candidate in BY_NAME:
@@ -478,16 +535,6 @@ def _fold_created(shape: Shape, family: str) -> str:
     return family
 
 
-def _sort_plain(body: _Body, index: int, series: Series) -> None:
-    if series.name == "process_start_time_seconds":
-        body.start = index
-        body.python = True
-    elif series.name == "python_info":
-        body.python = True
-    elif series.name in PLAIN_BY_NAME and PLAIN_BY_NAME[series.name][0].family is not None:
-        body.samples.setdefault(("", series.name), []).append(_Sample(index, dict(series.labels), "", series.kind))
-
-
 @dataclass(slots=True)
 class _Facts:
     """What a body says about its server without values."""
@@ -527,7 +574,7 @@ def _make_plan(shape: Shape, version: str | None) -> _Plan:
     plan.estimates = tuple(
         i for family in plan.needs if "estimates" in plan.needs[family] for i in _indices(plan, family)
     )
-    engine_metrics = bool(body.names)
+    engine_metrics = bool(body.unmapped) or any(_scope(name) == "engine" for name in body.names)
     if not engine_metrics:
         notes.insert(0, _NO_ENGINE)
     elif not plan.scalars and not plan.histograms:
@@ -621,7 +668,7 @@ def _choose(
     family: str, rows: tuple[Row, ...], body: _Body, facts: _Facts, version: str | None, notes: list[str]
 ) -> tuple[Row, str] | None:
     """The row and spelling that a family is taken from; None when the body has none or it may not be used."""
-    if family in ("prefill_time_seconds", "decode_time_seconds") and any(row.name in body.prefixes for row in rows):
+    if family in ("prefill_time_seconds", "decode_time_seconds") and any(row.name in body.names for row in rows):
         swapped = _swapped(body, facts, version)
         if swapped is None:
             notes.append(
@@ -634,11 +681,9 @@ def _choose(
             rows = tuple(replace(row, needs=own.needs) for row, own in zip(_chains()[other], rows, strict=True))
     chosen: tuple[Row, str] | None = None
     for row in rows:
-        if row.prefixed:
-            prefixes = [prefix for prefix in PREFIXES if prefix in body.prefixes.get(row.name, ())]
-        else:
-            prefixes = [""] if ("", row.name) in body.samples else []
-        for prefix in prefixes:
+        for prefix in PREFIXES if row.prefixed else ("",):
+            if (prefix, row.name) not in body.samples:
+                continue
             if row.where and not any(_fits(row, sample) for sample in body.samples[prefix, row.name]):
                 continue
             if chosen is not None:
@@ -742,11 +787,7 @@ def _add_histograms(plan: _Plan, family: str, row: Row, prefix: str, samples: li
     added = False
     for labels, group in _groups(family, row, samples).items():
         source = prefix + row.name
-        parts: dict[Labels, list[_Sample]] = {}
-        for sample in group:
-            key = tuple(sorted((name, value) for name, value in sample.labels.items() if name != "le"))
-            parts.setdefault(key, []).append(sample)
-        built = [_part(part) for part in parts.values()]
+        built = [_part(sample) for sample in group]
         first = built[0]
         if any(isinstance(one, str) for one in built) or isinstance(first, str):
             reasons = sorted({one for one in built if isinstance(one, str)})
@@ -764,22 +805,13 @@ def _add_histograms(plan: _Plan, family: str, row: Row, prefix: str, samples: li
     return added
 
 
-def _part(samples: list[_Sample]) -> tuple[tuple[float, ...], _Part] | str:
+def _part(sample: _Sample) -> tuple[tuple[float, ...], _Part] | str:
     """Finite bounds and indices of one histogram series, or what is wrong with it."""
-    total = count = None
-    buckets: list[tuple[float, int]] = []
-    for sample in samples:
-        if sample.suffix == "_sum":
-            total = sample.index
-        elif sample.suffix == "_count":
-            count = sample.index
-        else:
-            try:
-                bound = float(sample.labels.get("le", ""))
-            except ValueError:
-                return "has a bucket without a bound"
-            buckets.append((bound, sample.index))
-    if total is None or count is None:
+    try:
+        buckets = [(float(bound), index) for bound, index in sample.buckets]
+    except ValueError:
+        return "has a bucket without a bound"
+    if sample.total is None or sample.count is None:
         return "has no sum or no count"
     buckets.sort()
     bounds = tuple([bound for bound, _ in buckets])
@@ -787,7 +819,7 @@ def _part(samples: list[_Sample]) -> tuple[tuple[float, ...], _Part] | str:
         return "has no +Inf bucket"
     if len(set(bounds)) != len(bounds):
         return "has two buckets for one bound"
-    return bounds[:-1], _Part(tuple([index for _, index in buckets]), total, count)
+    return bounds[:-1], _Part(tuple([index for _, index in buckets]), sample.total, sample.count)
 
 
 def _indices(plan: _Plan, family: str, **labels: tuple[str, ...]) -> tuple[int, ...]:
