@@ -644,7 +644,7 @@ def _remember(
     for place, one_cpu in memory.cpu.items():
         # A server that was not found this time keeps its counter while its process lives
         root = place[1]
-        if place not in cpu and root is not None and root[0] in view.processes:
-            if view.processes[root[0]].start_ticks == root[1]:
-                cpu[place] = one_cpu
+        living = view.processes.get(root[0]) if root is not None else None
+        if place not in cpu and living is not None and root == (living.pid, living.start_ticks):
+            cpu[place] = one_cpu
     return IdentityMemory(known, roots, cpu)

@@ -688,7 +688,8 @@ def own(
 ) -> Ownership:
     """Find the processes of every server; each process has at most one owner.
 
-    ``remembered``: server -> its process at an earlier tick: kept while that process lives and nothing else was found (sockets of a process that is shutting down are closed before its memory is free).
+    ``remembered``: server -> its process at an earlier tick; kept while that process lives and nothing else was found
+    (a process that is shutting down closes its sockets before its memory is free).
     """
     claims: dict[str, Claim] = {}
     missing: dict[str, str] = {}
