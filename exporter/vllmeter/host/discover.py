@@ -58,7 +58,9 @@ class Discovery:
         """The result in sentences, for the log and the terminal."""
         out = []
         for server in self.servers:
-            where = f" in container {server.container}" if server.container else f" ({server.unit})" if server.unit else ""
+            where = f" ({server.unit})" if server.unit else ""
+            if server.container:
+                where = f" in container {server.container}"
             note = f"; {server.note}" if server.note else ""
             out.append(f"found {server.name} at {server.url}: pid {server.pid}{where}, port by {server.method}{note}")
         out.extend(f"skipped {one.title} (pid {one.pid}): {one.reason}" for one in self.skipped)
@@ -158,7 +160,7 @@ def _place(
     table: ProcessTable, process: HostProcess, command: ServeCommand, facts: ContainerFacts | None
 ) -> _Place:
     if command.text("uds"):
-        return _Place(why=f"--uds {command.text('uds')}: it listens on a unix socket only; give it a port to be scraped")
+        return _Place(why=f"--uds {command.text('uds')}: it listens on a unix socket only; give it a port")
     port, method, note = _port(process, command)
     if port is None:
         return _Place(why=note)
@@ -197,9 +199,9 @@ def _in_container(
 ) -> _Place:
     """A server in another network namespace: by its published port, else by its address."""
     if facts is not None:
-        for address, outside, inside in facts.published_ports:
+        for bound, outside, inside in facts.published_ports:
             if inside == port:
-                return _Place(_connectable(address), outside, "published", note)
+                return _Place(_connectable(bound), outside, "published", note)
     proxy = _proxied(table, process, port)
     if proxy is not None:
         return _Place(_connectable(proxy[0]), proxy[1], "published", note)
@@ -289,7 +291,8 @@ def _unique_urls(servers: Sequence[Discovered]) -> tuple[list[Discovered], list[
             continue
         keep, drop = (server, rival) if rival.method == "argument" != server.method else (rival, server)
         best[server.url] = keep
-        skipped.append(Skipped(drop.pid, f"vllm serve {drop.model or ''}".strip(), f"pid {keep.pid} has {keep.url} too"))
+        title = f"vllm serve {drop.model or ''}".strip()
+        skipped.append(Skipped(drop.pid, title, f"pid {keep.pid} has {keep.url} too"))
     return list(best.values()), skipped
 
 
