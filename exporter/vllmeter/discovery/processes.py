@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from vllmeter.config.settings import Match, Server
+from vllmeter.config.settings import Server
+from vllmeter.host.discover import discover
+from vllmeter.host.proc import ProcReader
 
 log = logging.getLogger("vllmeter.discovery")
 
@@ -18,16 +21,15 @@ class ProcessDiscovery:
     every = 5.0
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
-        self._proc = proc
+        self._reader = ProcReader(proc)
         self._skipped: frozenset[str] = frozenset()
 
     def find(self) -> Sequence[Server]:
         """All servers found now."""
-        from vllmeter.host.discover import discover
-
-        found = discover(self._proc)
-        skipped = frozenset(found.skipped)
+        found = discover(self._reader.read(time.monotonic(), ()))
+        skipped = frozenset(map(str, (*found.skipped, *found.notes)))
         for reason in sorted(skipped - self._skipped):
             log.info("source=processes skipped: %s", reason)
         self._skipped = skipped
-        return [Server(name=s.name, url=s.url, match=Match(port=s.port)) for s in found.servers]
+        # Its processes are found again by the URL's port, through a container's published port too: no match is needed
+        return [Server(name=server.name, url=server.url) for server in found.servers]

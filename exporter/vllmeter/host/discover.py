@@ -45,6 +45,9 @@ class Skipped:
     title: str
     reason: str
 
+    def __str__(self) -> str:
+        return f"{self.title} (pid {self.pid}): {self.reason}"
+
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
@@ -63,7 +66,7 @@ class Discovery:
                 where = f" in container {server.container}"
             note = f"; {server.note}" if server.note else ""
             out.append(f"found {server.name} at {server.url}: pid {server.pid}{where}, port by {server.method}{note}")
-        out.extend(f"skipped {one.title} (pid {one.pid}): {one.reason}" for one in self.skipped)
+        out.extend(f"skipped {one}" for one in self.skipped)
         out.extend(self.notes)
         if not self.servers and not self.skipped:
             out.append("no `vllm serve` process was found on this host")
