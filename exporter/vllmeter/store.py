@@ -59,6 +59,16 @@ class Entry:
     first_done: bool = False
 
 
+def _watched(entry: Entry) -> dict[str, str]:
+    """Settings whose change counts.  The list of flags is one of them, so that a flag that comes or goes is seen."""
+    watched = dict(entry.settings)
+    if entry.target.version:
+        watched["version"] = entry.target.version
+    if entry.command is not None:
+        watched["flags"] = " ".join(sorted(entry.command.options))
+    return watched
+
+
 class Store:
     """Newest samples, trackers and marks of one host."""
 
@@ -120,7 +130,7 @@ class Store:
                 wall=wall,
                 healthy=status.healthy,
                 evidence=entry.evidence,
-                settings={**entry.settings, **({"version": target.version} if target.version else {})},
+                settings=_watched(entry),
             )
         else:
             entry.tracker.fail(
