@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from vllmeter.host.argv import is_server
+from vllmeter.memory.argv import is_server
 from vllmeter.memory.flags import ServeCommand, parse_command
 from vllmeter.snapshot import ContainerFacts, ContainerTable, HostProcess, ProcessTable
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from vllmeter.host.argv import mask_argv
+from vllmeter.memory.argv import mask_argv
 from vllmeter.snapshot import ContainerFacts, ContainerTable
 
 log = logging.getLogger(__name__)

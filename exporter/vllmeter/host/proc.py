@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from vllmeter.host.argv import is_interpreter, is_server, kept_environment, mask_argv, title_role
 from vllmeter.host.cgroup import CgroupFacts, parse_cgroup
 from vllmeter.host.sockets import SocketTable, parse_fib_trie, parse_if_inet6, parse_tcp
+from vllmeter.memory.argv import is_interpreter, is_server, kept_environment, mask_argv, title_role
 from vllmeter.snapshot import HostProcess, ProcessTable
 
 INITIAL_PID_NAMESPACE: Final = 4026531836

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from vllmeter.host.argv import program_name, title_role
+from vllmeter.memory.argv import program_name, title_role
 from vllmeter.memory.ownership import (
     Claim,
     HostView,

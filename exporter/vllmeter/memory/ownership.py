@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-from vllmeter.host.argv import is_interpreter, is_server, title_role
+from vllmeter.memory.argv import is_interpreter, is_server, title_role
 from vllmeter.memory.flags import ServeCommand, parse_command
 from vllmeter.snapshot import ContainerFacts, ContainerTable, HostProcess, ProcessTable, Quantity
 
