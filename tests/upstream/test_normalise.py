@@ -138,6 +138,12 @@ def test_prefix_counters_of_unknown_unit_are_absent() -> None:
     assert "prefix_cache_hits_tokens_total" in families(read(made, "0.9.1"))
 
 
+def test_a_version_that_says_nothing_is_no_version() -> None:
+    """A build from a shallow clone calls itself 0.1.dev1: its body tells more than that."""
+    assert "prefix_cache_hits_tokens_total" in families(read(make("0.9.0", "v1"), "0.1.dev1+g1234567"))
+    assert "prefill_time_seconds" not in families(read(make("0.6.4", "v0"), "0.1.dev1+g1234567"))
+
+
 @pytest.mark.parametrize("told", ["0.6.4", "0.6.4.post1"])
 def test_0_6_4_swaps_prefill_and_decode(told: str) -> None:
     """The two histograms that 0.6.4 swaps are swapped back when the version is known."""

@@ -613,9 +613,15 @@ def _chains() -> Mapping[str, tuple[Row, ...]]:
     return _CHAINS
 
 
+def _release(version: str | None) -> tuple[int, int, int] | None:
+    """A version that says something about the code: builds from a shallow clone call themselves 0.1.dev1."""
+    release = parse_version(version) if version else None
+    return release if release is not None and release >= (0, 4, 0) else None
+
+
 def _facts(shape: Shape, body: _Body, version: str | None, notes: list[str]) -> _Facts:
     config = _cache_config(body, notes)
-    known_version = parse_version(version) if version else None
+    known_version = _release(version)
     v1 = any("engine" in sample.labels for samples in body.samples.values() for sample in samples)
     tokens: bool | None = None
     if known_version is not None:
@@ -714,7 +720,7 @@ def _accepted_kinds(row: Row, prefix: str) -> frozenset[str]:
 
 def _swapped(body: _Body, facts: _Facts, version: str | None) -> bool | None:
     """Whether prefill and decode times are swapped (only 0.6.4); None when that cannot be told."""
-    known = parse_version(version) if version else None
+    known = _release(version)
     if known is not None:
         # 0.6.5 lies between the release that was read with the fault and the one without.
         return None if known == (0, 6, 5) else known == (0, 6, 4)
