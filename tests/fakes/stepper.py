@@ -23,7 +23,7 @@ from vllmeter.store import Store
 from vllmeter.web.app import create_app
 
 WALL = 1_800_000_000.0
-"""Unix time of ``at`` = 0"""
+"""Unix time of ``at`` = 0 where no recording gives one"""
 
 
 class Stepper:
@@ -34,6 +34,7 @@ class Stepper:
         self.store = Store(settings)
         self.store.config = ConfigStatus(True, WALL)
         self.at = 0.0
+        self.wall_zero = WALL
         self.targets: dict[str, Target] = {}
         for server in settings.servers:
             target = Target(server, settings.interval)
@@ -43,13 +44,18 @@ class Stepper:
 
     # ------------------------------------------------------------------ what comes in
 
+    @property
+    def wall(self) -> float:
+        """Unix time of the present moment."""
+        return self.wall_zero + self.at
+
     def fetch(self, name: str, fetch: Fetch, *, healthy: bool | None = True) -> None:
         """A finished scrape of a server at the present moment."""
         target = self.targets[name]
         target.begin(self.at - fetch.duration)
         target.probed(healthy)
-        reading = target.finish(fetch, self.at, WALL + self.at)
-        self.store.observed(target, reading, self.at, WALL + self.at)
+        reading = target.finish(fetch, self.at, self.wall)
+        self.store.observed(target, reading, self.at, self.wall)
 
     def body(self, name: str, body: bytes, content_type: str = "text/plain; version=0.0.4") -> None:
         """A good answer."""
@@ -57,7 +63,7 @@ class Stepper:
 
     def gpu(self, nvml: NvmlReading, table: ProcessTable | None) -> None:
         """A tick of NVML and /proc."""
-        self.store.gpu_tick(nvml, table, None, self.at, WALL + self.at)
+        self.store.gpu_tick(nvml, table, None, self.at, self.wall)
 
     def moment(self, moment: Moment, names: Mapping[str, str] | None = None) -> None:
         """Everything that a recording holds at a moment, as the exporter would meet it."""
@@ -81,7 +87,10 @@ class Stepper:
         player.seek(self.at, begin)
         position = begin
         while position <= end:
-            self.moment(player.at(self.at))
+            moment = player.at(self.at)
+            # The bodies hold absolute start times: our clock must be the recording's.
+            self.wall_zero = moment.wall - self.at
+            self.moment(moment)
             position += step
             self.at += step
         self.at -= step
@@ -90,7 +99,7 @@ class Stepper:
 
     def snapshot(self) -> Snapshot:
         """The snapshot of the present moment."""
-        return self.store.snapshot(self.at, WALL + self.at, max_age=0.0)
+        return self.store.snapshot(self.at, self.wall, max_age=0.0)
 
     def metrics(self, *, openmetrics: bool) -> bytes:
         """The body, without this process's own families."""
@@ -117,7 +126,7 @@ class Stepper:
 
     def mark_run(self, run: str, scenario: str, server: str, *, start: bool) -> None:
         """As the exporter does it."""
-        self.store.mark_run(RunMark(run, scenario, server, WALL + self.at), start=start)
+        self.store.mark_run(RunMark(run, scenario, server, self.wall), start=start)
 
     def app(self) -> FastAPI:
         """The real application over this service."""
