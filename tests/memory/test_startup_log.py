@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vllmeter.memory.startup_log import GIB, StartupFacts, StartupLog, WorkerFacts, parse
+from vllmeter.memory.startup_log import GIB, StartupFacts, StartupLog, WorkerFacts, describe, parse
 
 LOGS = Path(__file__).resolve().parents[1] / "captures" / "logs"
 PREFIX = "(EngineCore pid=367) INFO 08-14 14:07:22 [gpu_worker.py:563] "
@@ -443,3 +443,17 @@ def test_no_line_ever_raises(lines: list[str]) -> None:
 def test_very_long_lines_are_cut() -> None:
     """A line of megabytes costs no more than its first 64 KiB."""
     assert parse("x" * 1_000_000 + " Available KV cache memory: 4 GiB").workers == ()
+
+
+def test_facts_in_words_say_only_what_was_logged() -> None:
+    """The page shows logged figures; what an encoder does not log does not appear."""
+    first = parse((LOGS / "vllm-0.26.0__h200__chat-two-starts.log").read_text())
+    words = describe(first)
+    assert words["weights"] == "3.22 GiB"
+    assert words["version"] == "0.26.0 (V1)"
+    assert words["KV tokens"] == "11,200"
+    assert words["max concurrency"] == "2.73 × 4096 tokens"
+    encoder = describe(parse((LOGS / "vllm-0.26.0__h200__embed.log").read_text()))
+    assert encoder["weights"] == "1.06 GiB"
+    assert not {"KV available", "KV tokens", "activation peak", "failure"} & set(encoder)
+    assert describe(StartupFacts()) == {}

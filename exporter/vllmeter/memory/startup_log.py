@@ -500,6 +500,39 @@ class StartupLog:
             self.last_failure = failure
 
 
+def describe(facts: StartupFacts) -> dict[str, str]:
+    """The facts of a start in words, for the live page and ``/snapshot.json``; only what was logged."""
+    words: dict[str, str] = {}
+
+    def put(name: str, value: object, text: str) -> None:
+        if value is not None:
+            words[name] = text
+
+    put("version", facts.version, f"{facts.version}{f' ({facts.engine})' if facts.engine else ''}")
+    put("model", facts.model, f"{facts.model}")
+    put("dtype", facts.dtype, f"{facts.dtype}")
+    for worker in facts.workers:
+        place = f" {worker.name}" if len(facts.workers) > 1 else ""
+        for name, value in (
+            ("weights", worker.weights),
+            ("consumed", worker.consumed),
+            ("activation peak", worker.activation_peak),
+            ("non-torch", worker.non_torch),
+            ("KV available", worker.kv_available),
+            ("KV reserved", worker.kv_reserved),
+            ("CUDA graphs", worker.graphs_actual),
+        ):
+            if value is not None:
+                words[f"{name}{place}"] = f"{value / GIB:.2f} GiB"
+    put("KV tokens", facts.kv_tokens_total, f"{facts.kv_tokens_total or 0:,}")
+    put("max concurrency", facts.max_concurrency, f"{facts.max_concurrency} × {facts.max_concurrency_tokens} tokens")
+    put("engine start", facts.engine_seconds, f"{facts.engine_seconds} s")
+    put("failure", facts.failure, facts.failure.message if facts.failure else "")
+    if facts.unknown_environment:
+        words["ignored environment"] = ", ".join(facts.unknown_environment)
+    return words
+
+
 def parse(text: str) -> StartupFacts:
     """Facts of the newest start in a whole log text."""
     return StartupLog().feed_all(text.splitlines())

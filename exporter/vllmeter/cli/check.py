@@ -1,0 +1,89 @@
+"""``vllmeter check``: is the configuration right, can everything be read, do the budgets fit?  Exit code for CI."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vllmeter.cli.serve import DEFAULT_CONFIG, read_settings
+from vllmeter.config.settings import Settings
+from vllmeter.memory.findings import Evidence, Finding, ordered, snapshot_findings, worst
+from vllmeter.render.check import check_document, render_check
+from vllmeter.snapshot import Snapshot
+
+SETTLE = 2.5
+"""Seconds after everything answered once: two ticks of NVML and of every server."""
+
+
+def check(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="Configuration file; default vllmeter.yaml, else find vLLM on this host."),
+    ] = None,
+    format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 on warnings too.")] = False,
+    wait: Annotated[float, typer.Option("--wait", help="Seconds to wait for servers at most.", min=1.0)] = 15.0,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say where each budget comes from.")] = False,
+) -> None:
+    """Checks configuration, endpoints, NVML and budgets; prints one table per GPU and what to do.
+
+    Exit codes: 0 nothing wrong, 1 an error was found (with --strict also a warning), 2 the configuration is invalid.
+    """
+    if format not in ("table", "json"):
+        typer.echo(f"--format {format}: use table or json", err=True)
+        raise typer.Exit(2)
+    path = config if config is not None else DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None
+    settings = read_settings(path, None)
+    snapshot, evidence = collect(settings, path, wait=wait)
+    findings = ordered([*snapshot_findings(snapshot, evidence), *nothing_found(snapshot, path)])
+    if format == "json":
+        typer.echo(json.dumps(check_document(snapshot, findings, startups=evidence.startups), indent=2))
+    else:
+        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        typer.echo(
+            render_check(snapshot, findings, startups=evidence.startups, colour=colour, verbose=verbose), nl=False
+        )
+    raise typer.Exit(exit_code(findings, strict=strict))
+
+
+def exit_code(findings: tuple[Finding, ...], *, strict: bool) -> int:
+    """1 when something is wrong: an error, or with ``strict`` a warning; information never is."""
+    return int(worst(findings) in (("error", "warning") if strict else ("error",)))
+
+
+def nothing_found(snapshot: Snapshot, path: Path | None) -> list[Finding]:
+    """A check without any server is no success."""
+    if snapshot.servers:
+        return []
+    where = f"{path} lists no server" if path is not None else "no vllmeter.yaml here"
+    return [
+        Finding(
+            "no-servers",
+            "error",
+            f"{where} and no `vllm serve` process was found on this host",
+            "write one with `vllmeter init --from-compose FILE` or `--from-processes`",
+        )
+    ]
+
+
+def collect(settings: Settings, path: Path | None, *, wait: float) -> tuple[Snapshot, Evidence]:
+    """Runs the exporter's own sampling for a few seconds: what ``serve`` would see is what is checked."""
+    from vllmeter.wiring import Exporter, build_discovery
+
+    exporter = Exporter(settings, config_path=path)
+    exporter.adopt([(source.name, source.find()) for source in build_discovery(settings)])
+    exporter.start()
+    try:
+        deadline = time.monotonic() + wait
+        while time.monotonic() < deadline and not exporter.ready()[0]:
+            time.sleep(0.05)
+        time.sleep(min(SETTLE, max(0.0, deadline - time.monotonic())))
+        return exporter.snapshot(), exporter.store.evidence()
+    finally:
+        exporter.stop()
