@@ -105,7 +105,7 @@ _venv_install() {
 }
 
 venv_ready() {
-  local kind=${1:-runtime} stamp key lock_fd
+  local kind=${1:-runtime} lock_fd
   VENV_REASON=""
   # One at a time: scripts/demo and scripts/test may be started side by side.
   exec {lock_fd}<"$VLLMETER_ROOT"
@@ -119,7 +119,7 @@ venv_ready() {
 }
 
 _venv_ready_locked() {
-  local kind=$1 key stamp
+  local kind=$1 key stamp failed
   if ! python_usable "$VENV_PYTHON" || ! "$VENV_PYTHON" -m pip --version >/dev/null 2>&1; then
     if [[ -e $VENV && ! -f $VENV/pyvenv.cfg ]]; then
       VENV_REASON="$VENV exists and is no Python environment; move it away"
@@ -133,7 +133,14 @@ _venv_ready_locked() {
       return 0
     fi
   done
+  # Within one run of scripts/test a failed installation is not tried again by each leg.
+  failed="${VLLMETER_TEST_RUN:-/nonexistent}/venv-$key-$kind"
+  if [[ -e $failed ]]; then
+    VENV_REASON="pip could not install vllmeter ($kind) into $VENV; an earlier leg shows why"
+    return 2
+  fi
   if ! _venv_install "$kind"; then
+    [[ -z ${VLLMETER_TEST_RUN-} ]] || : >"$failed"
     VENV_REASON="pip could not install vllmeter ($kind) into $VENV (see above); is a package index reachable?"
     return 2
   fi
