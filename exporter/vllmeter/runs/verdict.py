@@ -142,8 +142,8 @@ def judge(
         worth = ["unknown" if side is None else f"{side:.0f}" for side in (effective_a, effective_b)]
         return verdict(
             Word.NOT_ENOUGH_REQUESTS,
-            f"{counts[0]} and {counts[1]} requests are worth an effective n of {worth[0]} and {worth[1]}, {required} are "
-            f"needed: about {_round_up(needed)} requests a side at this load",
+            f"{counts[0]} and {counts[1]} requests are worth an effective n of {worth[0]} and {worth[1]}, {required} "
+            f"are needed: about {_round_up(needed)} requests a side at this load",
             requests=_round_up(needed),
         )
     if any(side is None for side in (effective_a, effective_b)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from html import escape
+from pathlib import Path
 
 from vllmeter import __version__
 from vllmeter.runs.compare import Column, Comparison, Conclusion, Section, Table
@@ -13,44 +14,6 @@ from vllmeter.runs.report.values import NOTHING, difference, effective_text, num
 from vllmeter.runs.verdict import Word
 
 COLOURS = 6
-
-STYLE = (
-    """
-:root{--bg:#fbfbfa;--card:#fff;--ink:#1c1e21;--soft:#5d6470;--line:#dfe2e6;--grid:#eceef0;--good:#1a7f4b;--bad:#c02b2b;
---warn:#9a6700;--band:#eef1f4;--c0:#5b6472;--c1:#0b6bcb;--c2:#c4560a;--c3:#7a3fb5;--c4:#0a8574;--c5:#b0286e}
-@media (prefers-color-scheme:dark){:root{--bg:#15171a;--card:#1d2024;--ink:#e7e9ec;--soft:#9aa3af;--line:#343a42;
---grid:#2a2f36;--good:#4cc38a;--bad:#ff7b72;--warn:#e3b341;--band:#272c33;--c0:#a9b1bc;--c1:#5aa9ff;--c2:#ff9d57;
---c3:#c297ff;--c4:#4fd1bd;--c5:#ff86bd}}
-*{box-sizing:border-box}body{margin:0;background:var(--bg);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
-main{max-width:1180px;margin:0 auto;padding:28px 20px 60px}h1{font-size:26px;margin:0 0 4px}h2{font-size:20px;margin:36px 0 10px}
-h3{font-size:15px;margin:0 0 6px;color:var(--soft);font-weight:600}.sub{color:var(--soft);margin:0 0 18px}
-.card{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:16px 18px;margin:0 0 16px}
-.word{display:inline-block;padding:1px 10px;border-radius:999px;border:1px solid currentColor;font-weight:600;margin-left:6px}
-.better{color:var(--good)}.worse,.failed{color:var(--bad)}.unsure,.mixed{color:var(--warn)}.none{color:var(--soft)}
-ul{margin:8px 0 0;padding-left:20px}li{margin:2px 0}li.dim{color:var(--soft)}
-.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
-th,td{padding:5px 10px;text-align:right;white-space:nowrap;font-size:14px;border-bottom:1px solid var(--grid);vertical-align:top}
-th{font-weight:600;color:var(--soft);border-bottom-color:var(--line)}td.l,th.l{text-align:left}tr.side td{padding-top:14px;
-color:var(--soft);font-weight:600;text-align:left}td.best{color:var(--good);font-weight:700}
-.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(460px,1fr));gap:16px}.plots .card{margin:0}
-svg{max-width:100%;height:auto;display:block}svg text{font:11px system-ui,sans-serif;fill:var(--soft)}
-svg .label{fill:var(--ink);font-size:12px}svg .grid{stroke:var(--grid)}svg .grid.mark{stroke:var(--line);stroke-dasharray:4 3}
-svg .axis{stroke:var(--soft)}svg .band{fill:var(--band)}svg .line{fill:none;stroke-width:1.7}svg .dot{opacity:.8}
-svg .bar{stroke-width:2}
-"""
-    + "".join(
-        f"svg .line.s{i}{{stroke:var(--c{i})}}svg .dot.s{i}{{fill:var(--c{i})}}.key.s{i}::before{{background:var(--c{i})}}"
-        for i in range(COLOURS)
-    )
-    + "".join(
-        f"svg .bar.{css},svg .tip.{css}{{stroke:var({colour})}}svg .mean.{css},svg .tip.{css},svg text.label.{css}{{fill:var({colour})}}"
-        for css, colour in (("better", "--good"), ("worse", "--bad"), ("unsure", "--warn"), ("none", "--soft"))
-    )
-    + """
-.key{margin-right:14px;color:var(--soft);white-space:nowrap}.key::before{content:"";display:inline-block;width:11px;height:11px;
-border-radius:3px;margin-right:5px;vertical-align:-1px}footer{color:var(--soft);margin-top:30px;font-size:13px}
-"""
-)
 
 _CSS = {Word.BETTER: "better", Word.WORSE: "worse", Word.NO_DIFFERENCE: "none"}
 
@@ -63,13 +26,18 @@ def html(comparison: Comparison, *, now: float | None = None) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><main>"
+        f"<title>{escape(title)}</title><style>{_style()}</style></head><body><main>"
         f"<h1>{escape(title)}</h1>"
-        f'<p class="sub">Baseline {escape(base)}. Intervals are 95 %; differences below {comparison.relevant:.0%} do not '
-        "count. Better or worse is said only with an effective n of at least 100 a side and known run-to-run noise.</p>"
+        f'<p class="sub">Baseline {escape(base)}. Intervals are 95 %; differences below {comparison.relevant:.0%} do '
+        "not count. Better or worse is said only with an effective n of at least 100 a side and known run-to-run noise.</p>"
         + "".join(_body(comparison))
         + f"<footer>vllmeter {escape(__version__)}, {stamp}</footer></main></body></html>\n"
     )
+
+
+def _style() -> str:
+    """The style sheet that lies beside this module."""
+    return Path(__file__).with_name("report.css").read_text(encoding="utf-8")
 
 
 def _body(comparison: Comparison) -> Iterator[str]:
@@ -100,8 +68,9 @@ def _table(table: Table) -> str:
         body.append(f'<tr><td class="l">{escape(candidate)}</td>{"".join(cells)}</tr>')
     notes = "".join(f'<li class="dim">No best for {escape(note)}</li>' for note in table.notes)
     where = f", {table.server}" if table.server else ""
+    title = escape(f"{table.metric.title} ({table.metric.side}{where})")
     return (
-        f'<div class="card"><h3>{escape(table.metric.title)} ({escape(table.metric.side + where)})</h3><div class="scroll">'
+        f'<div class="card"><h3>{title}</h3><div class="scroll">'
         f'<table><tr><th class="l"></th>{head}</tr>{"".join(body)}</table></div><ul>{notes}</ul></div>'
     )
 
@@ -141,10 +110,8 @@ def _conclusion(conclusion: Conclusion) -> str:
     items += [
         f'<li class="dim">not known, so not compared: {escape(name)}</li>' for name in conclusion.attribution.unknown
     ]
-    return (
-        f'<div class="card"><strong>{escape(conclusion.candidate)}</strong>'
-        f'<span class="word {css.get(conclusion.word, "none")}">{escape(conclusion.word)}</span><ul>{"".join(items)}</ul></div>'
-    )
+    badge = f'<span class="word {css.get(conclusion.word, "none")}">{escape(conclusion.word)}</span>'
+    return f'<div class="card"><strong>{escape(conclusion.candidate)}</strong>{badge}<ul>{"".join(items)}</ul></div>'
 
 
 def _intervals(section: Section, index: int, relevant: float) -> str:
@@ -186,7 +153,8 @@ def _numbers(section: Section) -> str:
             title = "" if verdict is None else f' title="{escape(verdict.reason, quote=True)}"'
             cells.append(
                 f"<td>{escape(value_text(row.metric, row.values[index]))}</td><td>{escape(difference(row, index))}</td>"
-                f'<td>{escape(effective_text(verdict))}</td><td class="l {css}"{title}>{escape(word_text(verdict))}</td>'
+                f"<td>{escape(effective_text(verdict))}</td>"
+                f'<td class="l {css}"{title}>{escape(word_text(verdict))}</td>'
             )
         body.append(f"<tr>{''.join(cells)}</tr>")
     return f"<table><tr>{''.join(head)}</tr>{''.join(body)}</table>"

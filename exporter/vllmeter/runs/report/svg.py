@@ -44,6 +44,10 @@ def log_ticks(low: float, high: float) -> list[float]:
     return found if len(found) <= 8 else [value for value in found if math.log10(value).is_integer()]
 
 
+def _text(css: str, x: float, y: float, anchor: str, text: str) -> str:
+    return f'<text class="{css}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
 class _Axes:
     """Scales and frame of a plot."""
 
@@ -70,22 +74,16 @@ class _Axes:
         for value in log_ticks(self.y0, self.y1) if self.log_y else ticks(self.y0, self.y1, 4):
             y = self.py(value)
             parts.append(f'<line class="grid" x1="{LEFT}" x2="{self.width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            parts.append(
-                f'<text class="tick" x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{escape(format_y(value))}</text>'
-            )
+            parts.append(_text("tick", LEFT - 6, y + 3.5, "end", format_y(value)))
         for value in ticks(self.x0, self.x1, 6):
             x = self.px(value)
-            parts.append(
-                f'<text class="tick" x="{x:.1f}" y="{self.height - BOTTOM + 14}" text-anchor="middle">{value:g}</text>'
-            )
+            parts.append(_text("tick", x, self.height - BOTTOM + 14, "middle", f"{value:g}"))
         bottom = self.height - BOTTOM
         parts.append(f'<line class="axis" x1="{LEFT}" x2="{self.width - RIGHT}" y1="{bottom}" y2="{bottom}"/>')
         middle = (LEFT + self.width - RIGHT) / 2
-        parts.append(
-            f'<text class="name" x="{middle:.0f}" y="{self.height - 4}" text-anchor="middle">{escape(x_name)}</text>'
-        )
+        parts.append(_text("name", middle, self.height - 4, "middle", x_name))
         if y_name:
-            parts.append(f'<text class="name" x="{LEFT}" y="{TOP - 1}" text-anchor="start">{escape(y_name)}</text>')
+            parts.append(_text("name", LEFT, TOP - 1, "start", y_name))
         return parts
 
 
@@ -180,14 +178,12 @@ def steps(
         y = axes.py(share)
         css = "grid mark" if share == 0.95 else "grid"
         parts.append(f'<line class="{css}" x1="{LEFT}" x2="{width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text class="tick" x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{share:.0%}</text>')
+        parts.append(_text("tick", LEFT - 6, y + 3.5, "end", f"{share:.0%}"))
     tick_values = log_ticks(10 ** (low - pad), 10 ** (high + pad)) or [10**low, 10**high]
     for value in tick_values:
         x = axes.px(math.log10(value))
         parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{height - BOTTOM}"/>')
-        parts.append(
-            f'<text class="tick" x="{x:.1f}" y="{height - BOTTOM + 14}" text-anchor="middle">{escape(format_x(value))}</text>'
-        )
+        parts.append(_text("tick", x, height - BOTTOM + 14, "middle", format_x(value)))
     for _, css, each in series:
         ordered = sorted(value for value in each if value > 0)
         if not ordered:
@@ -222,19 +218,17 @@ def intervals(
         share = (min(max(ratio - 1, -limit), limit) + limit) / (2 * limit)
         return left + share * (width - left - right)
 
-    parts = [
-        f'<rect class="band" x="{px(1 - relevant):.1f}" width="{px(1 + relevant) - px(1 - relevant):.1f}" '
-        f'y="{TOP}" height="{row_height * len(rows)}"/>'
-    ]
     bottom = TOP + row_height * len(rows)
+    band, wide = px(1 - relevant), px(1 + relevant) - px(1 - relevant)
+    parts = [f'<rect class="band" x="{band:.1f}" width="{wide:.1f}" y="{TOP}" height="{bottom - TOP}"/>']
     for value in ticks(-limit * 100, limit * 100, 6):
         x = px(1 + value / 100)
         css = "axis" if value == 0 else "grid"
         parts.append(f'<line class="{css}" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{bottom}"/>')
-        parts.append(f'<text class="tick" x="{x:.1f}" y="{bottom + 14}" text-anchor="middle">{value:+.0f} %</text>')
+        parts.append(_text("tick", x, bottom + 14, "middle", f"{value:+.0f} %"))
     for number, (label, ratio, low, high, css, text) in enumerate(rows):
         y = TOP + row_height * (number + 0.5)
-        parts.append(f'<text class="label" x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{escape(label)}</text>')
+        parts.append(_text("label", left - 8, y + 4, "end", label))
         if low is not None and high is not None:
             x_low, x_high = px(low), px(high)
             parts.append(f'<line class="bar {css}" x1="{x_low:.1f}" x2="{x_high:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
@@ -246,8 +240,6 @@ def intervals(
                         f'<line class="bar {css}" x1="{x:.1f}" x2="{x:.1f}" y1="{y - 5:.1f}" y2="{y + 5:.1f}"/>'
                     )
         parts.append(f'<circle class="mean {css}" cx="{px(ratio):.1f}" cy="{y:.1f}" r="4"/>')
-        parts.append(f'<text class="label {css}" x="{width - right + 10}" y="{y + 4:.1f}">{escape(text)}</text>')
-    parts.append(
-        f'<text class="name" x="{(left + width - right) / 2:.0f}" y="{height - 4}" text-anchor="middle">difference to the baseline</text>'
-    )
+        parts.append(_text(f"label {css}", width - right + 10, y + 4, "start", text))
+    parts.append(_text("name", (left + width - right) / 2, height - 4, "middle", "difference to the baseline"))
     return _svg(width, height, title, parts)

@@ -1,0 +1,272 @@
+"""``vllmeter run``: wraps a load test and records what the servers did meanwhile."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vllmeter.cli.runs import ConfigOption, StateOption, fail, open_store
+
+if TYPE_CHECKING:
+    from vllmeter.runs.sources import Announcer, SampleSource
+    from vllmeter.runs.store import RunStore
+
+SCENARIO = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/ -]{0,59}")
+INVALID_EXIT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One repetition of one candidate and load."""
+
+    name: str
+    scenario: str
+    command: tuple[str, ...]
+    setup: str
+    repetition: int
+
+
+def run(
+    name: Annotated[str, typer.Argument(help="Name of the run; repetitions share it.")],
+    command: Annotated[list[str] | None, typer.Argument(help="The load test, after --")] = None,
+    server: Annotated[str, typer.Option("--server", "-s", help="Server under load; default: all.")] = "",
+    scenario: Annotated[str, typer.Option("--scenario", help="short, medium, long or any word.")] = "default",
+    warmup: Annotated[
+        str | None, typer.Option("--warmup", help="What to leave out at the start: 20s, 2m or a number of requests.")
+    ] = None,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Repetitions; candidates take turns.")] = 1,
+    level: Annotated[str | None, typer.Option("--level", help="L1 server, L2 business flow, L3 functional.")] = None,
+    candidate: Annotated[
+        list[str] | None,
+        typer.Option("--candidate", help="LABEL=SETUP: run SETUP, wait for the server, then the load. Repeatable."),
+    ] = None,
+    load: Annotated[
+        list[str] | None, typer.Option("--load", help="SCENARIO=COMMAND, instead of the command after --. Repeatable.")
+    ] = None,
+    results: Annotated[
+        list[Path] | None, typer.Option("--results", help="Result file of the tool; default: new files that are known.")
+    ] = None,
+    ready_timeout: Annotated[float, typer.Option("--ready-timeout", help="Seconds to wait after a SETUP.")] = 600.0,
+    pause: Annotated[float, typer.Option("--pause", help="Seconds between repetitions.")] = 3.0,
+    exporter: Annotated[
+        str | None, typer.Option("--exporter", envvar="VLLMETER_URL", help="URL of a running exporter.")
+    ] = None,
+    grafana: Annotated[
+        str | None, typer.Option("--grafana", envvar="VLLMETER_GRAFANA_URL", help="Grafana to annotate.")
+    ] = None,
+    config: ConfigOption = None,
+    state: StateOption = None,
+) -> None:
+    """Runs a load test and records every server beside it.
+
+    With several --candidate the repetitions take turns: A B C, C B A, A B C. The token for --grafana is read from
+    VLLMETER_GRAFANA_TOKEN. The exit code is that of the load test; 3 when a run is invalid.
+    """
+    from vllmeter.runs.model import LEVELS
+
+    if level is not None and level not in LEVELS:
+        fail(f"--level {level}: use L1, L2 or L3")
+    seconds, requests = parse_warmup(warmup)
+    steps = plan_steps(name, tuple(command or ()), scenario, repeat, tuple(candidate or ()), tuple(load or ()))
+    store = open_store(state, config)
+    announcers: list[Announcer] = []
+    token = os.environ.get("VLLMETER_GRAFANA_TOKEN", "")
+    if grafana:
+        if not token:
+            fail("--grafana needs a token in VLLMETER_GRAFANA_TOKEN")
+        from vllmeter.runs.sources import GrafanaAnnouncer
+
+        announcers.append(GrafanaAnnouncer(grafana, token))
+    with _source(exporter, config, announcers) as source:
+        code = _run_all(
+            steps, store, source, announcers, server, level, seconds, requests, results, ready_timeout, pause
+        )
+    raise typer.Exit(code)
+
+
+def _run_all(
+    steps: Sequence[Step],
+    store: RunStore,
+    source: SampleSource,
+    announcers: Sequence[Announcer],
+    server: str,
+    level: str | None,
+    warmup_seconds: float | None,
+    warmup_requests: int | None,
+    results: Sequence[Path] | None,
+    ready_timeout: float,
+    pause: float,
+) -> int:
+    from vllmeter.runs.sources import SourceError
+    from vllmeter.runs.store import StoreError
+    from vllmeter.runs.wrap import Plan, record
+
+    session = secrets.token_hex(4) if len(steps) > 1 else ""
+    code = 0
+    for position, step in enumerate(steps, start=1):
+        if len(steps) > 1:
+            typer.echo(f"[{position}/{len(steps)}] {step.name} {step.scenario}, repetition {step.repetition}", err=True)
+        if step.setup:
+            _prepare(step, source, server, ready_timeout)
+        plan = Plan(
+            name=step.name,
+            command=step.command,
+            scenario=step.scenario,
+            server=server,
+            level=level,
+            warmup_seconds=warmup_seconds,
+            warmup_requests=warmup_requests,
+            repetition=step.repetition,
+            session=session,
+            position=position,
+            results=tuple(results) if results else None,
+        )
+        try:
+            outcome = record(plan, store, source, announcers)
+        except (SourceError, StoreError) as error:
+            fail(str(error), 1)
+        code = code or _report(outcome.run.id, outcome.run.exit_code, outcome.run.invalid, outcome.messages)
+        if outcome.stopped:
+            return code or 130
+        if position < len(steps) and pause > 0:
+            time.sleep(pause)
+    return code
+
+
+def _report(run_id: str, exit_code: int | None, invalid: Sequence[str], messages: Sequence[str]) -> int:
+    for message in messages:
+        typer.echo(f"note: {message}", err=True)
+    for reason in invalid:
+        typer.echo(f"invalid: {reason}", err=True)
+    typer.echo(f"run {run_id} stored, exit code {exit_code}", err=True)
+    return exit_code or (INVALID_EXIT if invalid else 0)
+
+
+def parse_warmup(text: str | None) -> tuple[float | None, int | None]:
+    """("20s" -> (20.0, None), "100" -> (None, 100), None -> (None, None)); ends with exit code 2 otherwise."""
+    if text is None:
+        return None, None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m)", text.strip())
+    if match:
+        return float(match[1]) * (60 if match[2] == "m" else 1), None
+    if not text.strip().isdigit():
+        fail(f"--warmup {text}: use seconds (20s), minutes (2m) or a number of requests (100)")
+    return None, int(text)
+
+
+def plan_steps(
+    name: str, command: tuple[str, ...], scenario: str, repeat: int, candidates: Sequence[str], loads: Sequence[str]
+) -> list[Step]:
+    """All repetitions in the order in which they run.
+
+    Candidates take turns and the order is reversed every round (A B C, C B A, …): a drift over time then falls on all
+    of them alike.
+    """
+    if bool(command) == bool(loads):
+        fail("give the load test either after -- or as --load SCENARIO=COMMAND")
+    tests = [_split(each, "--load") for each in loads] or [(scenario, "")]
+    setups = [_split(each, "--candidate") for each in candidates] or [("", "")]
+    for word in [test for test, _ in tests] + [label for label, _ in setups if label]:
+        if not SCENARIO.fullmatch(word):
+            fail(f"{word!r}: letters, digits and _ . : / - or spaces, beginning with a letter or digit, at most 60")
+    steps = []
+    for repetition in range(1, repeat + 1):
+        order = setups if repetition % 2 else list(reversed(setups))
+        for label, setup in order:
+            for number, (test, line) in enumerate(tests if repetition % 2 else list(reversed(tests))):
+                words = command or tuple(shlex.split(line))
+                if not words:
+                    fail(f"--load {test}=: the command is empty")
+                full = f"{name}-{label}" if label else name
+                steps.append(Step(full, test, words, setup if number == 0 else "", repetition))
+    return steps
+
+
+def _split(text: str, option: str) -> tuple[str, str]:
+    label, equals, rest = text.partition("=")
+    if not equals or not label.strip():
+        fail(f"{option} {text}: write it as NAME=COMMAND")
+    return label.strip(), rest.strip()
+
+
+def _prepare(step: Step, source: SampleSource, server: str, timeout: float) -> None:
+    """Runs the set-up of a candidate and waits until the server (all servers) answers again."""
+    from vllmeter.runs.sources import SourceError
+
+    typer.echo(f"set-up: {step.setup}", err=True)
+    begun = time.time()
+    # the user's own command line, as typed: it may use pipes and variables
+    code = subprocess.run(step.setup, shell=True, check=False).returncode  # noqa: S602
+    if code:
+        fail(f"the set-up of {step.name} failed with exit code {code}: nothing is compared", code)
+    deadline = time.monotonic() + timeout
+    steady = 0
+    missing = "the exporter"
+    while time.monotonic() < deadline:
+        try:
+            sample = source.sample()
+        except SourceError:
+            steady = 0
+        else:
+            wanted = {server: sample.servers.get(server)} if server else dict(sample.servers)
+            waiting = [key for key, each in wanted.items() if each is None or each.wall is None or each.wall < begun]
+            missing = ", ".join(waiting)
+            steady = 0 if waiting else steady + 1
+            if steady >= 3:
+                return
+        time.sleep(1.0)
+    fail(f"after the set-up of {step.name}, {missing} did not answer within {timeout:.0f} s", 1)
+
+
+@contextmanager
+def _source(exporter: str | None, config: Path | None, announcers: list[Announcer]) -> Iterator[SampleSource]:
+    """The running exporter, else sampling by this process."""
+    from vllmeter.cli.serve import DEFAULT_CONFIG, read_settings
+    from vllmeter.runs.sources import ExporterSource, SnapshotSource, SourceError
+
+    path = config if config is not None else DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None
+    settings = read_settings(path, None)
+    host = "127.0.0.1" if settings.listen_host in ("", "0.0.0.0", "::") else settings.listen_host  # noqa: S104
+    url = exporter or f"http://{f'[{host}]' if ':' in host else host}:{settings.listen_port}"
+    remote = ExporterSource(url)
+    try:
+        remote.sample()
+    except SourceError as error:
+        if exporter is not None:
+            fail(f"no exporter: {error}. Start it with `vllmeter serve`, or leave --exporter out to sample here", 1)
+    else:
+        announcers.insert(0, remote)
+        yield remote
+        return
+    from vllmeter.discovery.discoverer import Discoverer
+    from vllmeter.wiring import Exporter, build_discovery
+
+    typer.echo(f"no exporter at {url}: sampling here", err=True)
+    local = Exporter(settings, config_path=path)
+    discoverer = Discoverer(build_discovery(settings), local.adopt)
+    local.start()
+    discoverer.start()
+    try:
+        deadline = time.monotonic() + 10.0
+        while time.monotonic() < deadline and not (local.ready()[0] and local.snapshot().servers):
+            time.sleep(0.2)
+        if not local.snapshot().servers:
+            fail(
+                "no vLLM server found: name them in vllmeter.yaml, or start `vllmeter serve` and use --exporter URL", 1
+            )
+        time.sleep(1.2)
+        yield SnapshotSource(local.snapshot)
+    finally:
+        discoverer.stop()
+        local.stop()

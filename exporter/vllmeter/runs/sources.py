@@ -1,0 +1,150 @@
+"""Where a run's samples come from, and who is told that it runs: the exporter over HTTP, this process, Grafana."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import requests
+
+from vllmeter.render.document import snapshot_document
+from vllmeter.runs.samples import Sample, sample_of
+from vllmeter.snapshot import Snapshot
+
+log = logging.getLogger("vllmeter.runs")
+
+TIMEOUT_SECONDS = 5.0
+
+
+class SourceError(Exception):
+    """No sample now; the message says why."""
+
+
+class SampleSource(Protocol):
+    """Gives the present second of all servers."""
+
+    name: str
+
+    def sample(self) -> Sample:
+        """Raises :class:`SourceError` when there is none."""
+
+
+class Announcer(Protocol):
+    """Is told when a run starts and ends.  Never raises: a run does not depend on it."""
+
+    def started(self, run: str, scenario: str, server: str, at: float) -> str | None:
+        """Returns what went wrong in words, None when nothing did."""
+
+    def stopped(self, run: str, scenario: str, server: str, at: float) -> str | None:
+        """Returns what went wrong in words, None when nothing did."""
+
+
+def _session() -> requests.Session:
+    session = requests.Session()
+    session.trust_env = False  # the exporter and Grafana are named by the user: no proxy in between
+    return session
+
+
+class ExporterSource:
+    """A running exporter: ``GET /snapshot.json`` and ``POST /api/runs``."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self.name = f"exporter {self.url}"
+        self._session = _session()
+
+    def sample(self) -> Sample:
+        """One snapshot.  Raises :class:`SourceError`."""
+        try:
+            answer = self._session.get(f"{self.url}/snapshot.json", timeout=TIMEOUT_SECONDS)
+            answer.raise_for_status()
+            return sample_of(answer.json())
+        except requests.RequestException as error:
+            raise SourceError(f"{self.url}: {type(error).__name__}") from error
+        except ValueError as error:
+            raise SourceError(f"{self.url}/snapshot.json is no snapshot ({error})") from error
+
+    def started(self, run: str, scenario: str, server: str, at: float) -> str | None:
+        """Marks the run in ``/metrics`` and on the live page."""
+        return self._mark(run, scenario, server, "start")
+
+    def stopped(self, run: str, scenario: str, server: str, at: float) -> str | None:
+        """Ends the mark."""
+        return self._mark(run, scenario, server, "stop")
+
+    def _mark(self, run: str, scenario: str, server: str, action: str) -> str | None:
+        body = {"run": run, "scenario": scenario, "server": server, "action": action}
+        try:
+            answer = self._session.post(f"{self.url}/api/runs", json=body, timeout=TIMEOUT_SECONDS)
+        except requests.RequestException as error:
+            return f"the exporter did not take the {action} mark ({type(error).__name__})"
+        if answer.status_code >= 400:
+            return f"the exporter did not take the {action} mark ({answer.status_code}: {answer.text.strip()[:200]})"
+        return None
+
+
+class SnapshotSource:
+    """This process samples: ``snapshot`` is the exporter's own function."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot], name: str = "vllmeter run") -> None:
+        self._snapshot = snapshot
+        self.name = name
+
+    def sample(self) -> Sample:
+        """The newest snapshot."""
+        return sample_of(snapshot_document(self._snapshot()))
+
+
+class GrafanaAnnouncer:
+    """One region annotation per run.  ``token``: a service account token with annotations:write."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self.url = url.rstrip("/")
+        self._session = _session()
+        self._session.headers["Authorization"] = f"Bearer {token}"
+        self._ids: dict[str, Any] = {}
+        self._begun: dict[str, float] = {}
+
+    def started(self, run: str, scenario: str, server: str, at: float) -> str | None:
+        """Adds an annotation at ``at``; its end follows with :meth:`stopped`."""
+        self._begun[run] = at
+        answer, problem = self._send("POST", "/api/annotations", self._body(run, scenario, server, at, None))
+        if answer is not None:
+            self._ids[run] = answer.get("id")
+        return problem
+
+    def stopped(self, run: str, scenario: str, server: str, at: float) -> str | None:
+        """Turns it into a region that ends at ``at``; adds the region when there was no start."""
+        known = self._ids.pop(run, None)
+        begun = self._begun.pop(run, at)
+        if known is not None:
+            _, problem = self._send("PATCH", f"/api/annotations/{known}", {"timeEnd": round(at * 1000)})
+            if problem is None:
+                return None
+        _, problem = self._send("POST", "/api/annotations", self._body(run, scenario, server, begun, at))
+        return problem
+
+    def _body(self, run: str, scenario: str, server: str, begun: float, ended: float | None) -> dict[str, Any]:
+        tags = ["vllmeter", "run", f"run:{run}", f"scenario:{scenario}"]
+        if server:
+            tags.append(f"server:{server}")
+        body: dict[str, Any] = {"time": round(begun * 1000), "tags": tags, "text": f"run {run} ({scenario})"}
+        if ended is not None:
+            body["timeEnd"] = round(ended * 1000)
+        return body
+
+    def _send(self, method: str, path: str, body: dict[str, Any]) -> tuple[dict[str, Any] | None, str | None]:
+        try:
+            answer = self._session.request(method, self.url + path, json=body, timeout=TIMEOUT_SECONDS)
+        except requests.RequestException as error:
+            return None, f"Grafana at {self.url} did not answer ({type(error).__name__}): no annotation"
+        if answer.status_code in (401, 403):
+            return None, f"Grafana at {self.url} refused the token ({answer.status_code}): it needs annotations:write"
+        if answer.status_code >= 400:
+            return None, f"Grafana at {self.url} answered {answer.status_code}: no annotation"
+        try:
+            found = answer.json()
+        except ValueError:
+            found = {}
+        return (found if isinstance(found, dict) else {}), None
