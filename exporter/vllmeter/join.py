@@ -9,7 +9,7 @@ from vllmeter.config.settings import Match, Server
 from vllmeter.memory.attribute import AttributionResult, MatchRule, ServerUsage
 from vllmeter.memory.budget import BudgetFacts, ConfiguredBudget, ServerBudget, budget_of, committed, cuda_total
 from vllmeter.memory.flags import ServeCommand
-from vllmeter.memory.startup_log import StartupFacts
+from vllmeter.memory.startup_log import StartupFacts, describe
 from vllmeter.scrape.target import Sample
 from vllmeter.snapshot import (
     Attribution,
@@ -151,6 +151,7 @@ def _server(
         memory=budget.rows,
         kv_capacity_tokens=budget.kv.tokens,
         kv_capacity_bytes=budget.kv.bytes_per_gpu,
+        startup=describe(facts.startup) if facts.startup is not None else {},
         findings=budget.findings,
         host=usage.roles if usage is not None else (),
         exposed_series=sample.series if sample is not None else 0,

@@ -16,9 +16,11 @@ from vllmeter.config.settings import Settings
 from vllmeter.evidence import evidence_of
 from vllmeter.join import GpuState, ServerFactsNow, join, match_rule
 from vllmeter.memory.attribute import IdentityMemory, ServerFacts, ServerUsage, attribute, misfit
+from vllmeter.memory.budget import BudgetFacts, held_estimate
 from vllmeter.memory.effective import effective_settings
+from vllmeter.memory.findings import Evidence as Beside
 from vllmeter.memory.flags import ServeCommand, parse_command
-from vllmeter.memory.startup_log import StartupFacts
+from vllmeter.memory.startup_log import Failure, StartupFacts
 from vllmeter.render.text import Blocks
 from vllmeter.scrape.target import Target
 from vllmeter.snapshot import (
@@ -48,6 +50,8 @@ class Entry:
     command: ServeCommand | None = None
     argv: tuple[str, ...] | None = None
     startup: StartupFacts | None = None
+    last_failure: Failure | None = None
+    container: str | None = None
     had_engine: tuple[int, int] | None = None
     """(pid, start) of the server process under which an engine process was seen"""
     high_water: dict[str, float] = field(default_factory=dict)
@@ -138,6 +142,32 @@ class Store:
             )
         entry.first_done = True
 
+    def log_facts(self, name: str, facts: StartupFacts, failure: Failure | None) -> None:
+        """The start-up log of a server said something new; ``failure``: newest reason of death in any start."""
+        with self._lock:
+            entry = self._entries.get(name)
+            if entry is not None:
+                entry.startup, entry.last_failure = facts, failure
+                self._cached = None
+
+    def model_config(self, name: str, config: Mapping[str, object] | None) -> None:
+        """The model's config.json of a server, read by the caller."""
+        with self._lock:
+            entry = self._entries.get(name)
+            if entry is not None:
+                entry.model_config = config
+
+    def evidence(self) -> Beside:
+        """What lies beside a snapshot for findings: command lines, start-up facts, containers, by server."""
+        with self._lock:
+            entries = dict(self._entries)
+        commands = {name: e.command for name, e in entries.items() if e.command is not None}
+        startups = {name: e.startup for name, e in entries.items() if e.startup is not None}
+        pooling = {name for name, command in commands.items() if command.pooling}
+        pooling |= {name for name, startup in startups.items() if startup.pooling}
+        containers = {name: e.container for name, e in entries.items() if e.container is not None}
+        return Beside(commands, startups, frozenset(pooling), containers)
+
     def pending(self, at: float, wall: float) -> None:
         """Tells the trackers about answers that are still awaited (about once a second)."""
         for entry in list(self._entries.values()):
@@ -189,6 +219,7 @@ class Store:
             match=match_rule(server.match),
             addresses=(entry.target.peer,) if entry.target.peer else (),
             model_names=sample.reading.layout.model_names if sample is not None else (),
+            estimate=None if entry.startup is None else held_estimate(_budget_facts(entry)),
         )
 
     def _update_entry(
@@ -208,6 +239,7 @@ class Store:
         )
         if usage is None:
             return
+        entry.container = usage.container
         if entry.evidence.engine_states:
             entry.had_engine = usage.root
         if not (usage.identity & entry.high_water_of):
@@ -296,3 +328,14 @@ class Store:
     def looked_at_all(self) -> Sequence[str]:
         """Names of servers whose first scrape has not ended yet."""
         return [name for name, entry in list(self._entries.items()) if not entry.first_done]
+
+
+def _budget_facts(entry: Entry) -> BudgetFacts:
+    sample = entry.target.sample
+    return BudgetFacts(
+        version=entry.target.version,
+        labels=sample.reading.layout.cache_config if sample is not None else {},
+        startup=entry.startup,
+        command=entry.command,
+        model_config=entry.model_config,
+    )

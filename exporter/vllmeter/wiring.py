@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
 import threading
@@ -21,6 +22,7 @@ from vllmeter.config.settings import Server, Settings
 from vllmeter.discovery.merge import merge_servers
 from vllmeter.discovery.source import DiscoverySource
 from vllmeter.gpu.source import GpuSource
+from vllmeter.host.logs import LogWatch
 from vllmeter.host.source import ProcessSource
 from vllmeter.render.metrics import render_metrics
 from vllmeter.sampler import HostSources, Sampler
@@ -70,6 +72,7 @@ class Exporter:
         self.store = Store(settings)
         self.store.config = ConfigStatus(True, time.time())
         self._sampler = Sampler(settings, self.store, self._sources)
+        self._logs = LogWatch(self.store.log_facts)
         self._reload_lock = threading.Lock()
         self._render_lock = threading.Lock()
         self._bodies: dict[bool, tuple[float, bytes]] = {}
@@ -84,9 +87,12 @@ class Exporter:
         self._load_baselines()
         self._started = True
         self._sampler.start()
+        self._follow_logs()
+        self._logs.start()
 
     def stop(self) -> None:
         """Stops sampling; returns within a few seconds whatever a driver or a server does."""
+        self._logs.stop()
         self._sampler.stop()
 
     # ------------------------------------------------------------------ web.app.Service
@@ -126,6 +132,7 @@ class Exporter:
             for note in notes:
                 log.warning("%s", note)
             self._sampler.apply(self.settings())
+            self._follow_logs()
 
     def config_text(self) -> str:
         """The settings in force as YAML.  Secrets never stand in settings, only the names of their places."""
@@ -152,6 +159,7 @@ class Exporter:
                 raise
             self._settings = settings
             self._sampler.apply(self.settings())
+            self._follow_logs()
             self._load_baselines()
             self.store.config = ConfigStatus(True, time.time())
             log.info("config=loaded file=%s servers=%d", self._config_path, len(settings.servers))
@@ -187,10 +195,29 @@ class Exporter:
         """Marks a load-test run as active or ended."""
         self.store.mark_run(RunMark(run, scenario, server, time.time()), start=start)
 
+    def _follow_logs(self) -> None:
+        """Start-up logs and model configurations of the servers in force."""
+        settings = self.settings()
+        logs = {server.name: server.log for server in settings.servers}
+        self._logs.apply(logs, docker_socket=settings.docker.socket)
+        for server in settings.servers:
+            if server.model_config_file is not None:
+                self.store.model_config(server.name, read_model_config(server.model_config_file))
+
     def _load_baselines(self) -> None:
         from vllmeter.runs.baseline import load_baselines
 
         self.store.baselines = load_baselines(self._state_dir)
+
+
+def read_model_config(path: Path) -> dict[str, Any] | None:
+    """A model's config.json; None (and a line in the log) when it cannot be read."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        log.warning("model_config_file=%s unreadable: %s", path, error)
+        return None
+    return data if isinstance(data, dict) else None
 
 
 def state_directory(settings: Settings) -> Path:

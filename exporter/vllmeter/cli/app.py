@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from vllmeter import __version__
-from vllmeter.cli import assets, demo, record, replay, serve
+from vllmeter.cli import assets, check, demo, init, record, replay, serve
 
 app = typer.Typer(
     name="vllmeter",
@@ -34,6 +34,8 @@ def _root(
 
 
 app.command("serve")(serve.serve)
+app.command("check")(check.check)
+app.command("init")(init.init)
 app.command("demo")(demo.demo)
 app.command("record")(record.record)
 app.command("replay")(replay.replay)

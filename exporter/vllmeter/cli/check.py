@@ -11,10 +11,10 @@ from typing import Annotated
 
 import typer
 
+from vllmeter.cli.check_table import check_document, render_check
 from vllmeter.cli.serve import DEFAULT_CONFIG, read_settings
 from vllmeter.config.settings import Settings
 from vllmeter.memory.findings import Evidence, Finding, ordered, snapshot_findings, worst
-from vllmeter.render.check import check_document, render_check
 from vllmeter.snapshot import Snapshot
 
 SETTLE = 2.5

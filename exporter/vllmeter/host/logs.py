@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import quote, urlencode
 
-from vllmeter.config.settings import Log
 from vllmeter.memory.startup_log import Failure, StartupFacts, StartupLog
 
 log = logging.getLogger("vllmeter.logs")
@@ -38,6 +37,25 @@ _LONGEST: Final = 1 << 20
 """A line without an end beyond this is dropped."""
 _DOCKER_ROOT: Final = Path("/var/lib/docker/containers")
 _CRI: Final = re.compile(r"^\d{4}-\d\d-\d\dT\S+ (?:stdout|stderr) ([FP]) ?(.*)$")
+
+
+class LogSetting(Protocol):
+    """``log:`` of a server: exactly one of the three is set."""
+
+    @property
+    def docker(self) -> str | None:
+        """Container name, id or Compose service."""
+        ...
+
+    @property
+    def file(self) -> Path | None:
+        """Path of a log file."""
+        ...
+
+    @property
+    def journal(self) -> str | None:
+        """systemd unit."""
+        ...
 
 
 class LineSource(Protocol):
@@ -477,7 +495,9 @@ class JournalSource:
             process.stdout.close()
 
 
-def source_of(settings: Log, *, docker_socket: Path | None = None, docker_root: Path = _DOCKER_ROOT) -> LineSource:
+def source_of(
+    settings: LogSetting, *, docker_socket: Path | None = None, docker_root: Path = _DOCKER_ROOT
+) -> LineSource:
     """The source that a server's ``log:`` stands for; a container is read through the API when a socket is set."""
     if settings.file is not None:
         return FileSource(settings.file)
@@ -505,7 +525,7 @@ class LogWatch:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def apply(self, logs: Mapping[str, Log | None], *, docker_socket: Path | None = None) -> None:
+    def apply(self, logs: Mapping[str, LogSetting | None], *, docker_socket: Path | None = None) -> None:
         """Follow these logs (server -> setting) from now on; unchanged ones are kept."""
         with self._lock:
             for name in list(self._sources):
