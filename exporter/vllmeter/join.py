@@ -9,7 +9,7 @@ from vllmeter.config.settings import Match, Server
 from vllmeter.memory.attribute import AttributionResult, MatchRule, ServerUsage
 from vllmeter.memory.budget import BudgetFacts, ConfiguredBudget, ServerBudget, budget_of, committed, cuda_total
 from vllmeter.memory.flags import ServeCommand
-from vllmeter.memory.startup_log import StartupFacts, describe
+from vllmeter.memory.startup_log import StartupFacts, describe, foreign_log
 from vllmeter.scrape.target import Sample
 from vllmeter.snapshot import (
     Attribution,
@@ -151,7 +151,7 @@ def _server(
         memory=budget.rows,
         kv_capacity_tokens=budget.kv.tokens,
         kv_capacity_bytes=budget.kv.bytes_per_gpu,
-        startup=describe(facts.startup) if facts.startup is not None else {},
+        startup=describe(facts.startup) if facts.startup is not None and _own_log(facts) else {},
         findings=budget.findings,
         host=usage.roles if usage is not None else (),
         exposed_series=sample.series if sample is not None else 0,
@@ -192,6 +192,7 @@ def _budget(
         sleep_state=facts.status.sleep_state,
         starting=facts.status.state == "starting",
         wsl=table is not None and table.wsl,
+        model_names=layout.model_names if layout is not None else (),
     )
     rows = []
     pids: dict[str, frozenset[int]] = {}
@@ -239,12 +240,18 @@ def _gpu(
     )
 
 
+def _own_log(facts: ServerFactsNow) -> bool:
+    """False when the start-up log names other models than the server: it was configured for the wrong one."""
+    names = facts.sample.reading.layout.model_names if facts.sample is not None else ()
+    return facts.startup is None or foreign_log(facts.startup, names) is None
+
+
 def _logged_total(servers: Sequence[ServerFactsNow], here: Collection[str]) -> int | None:
     """CUDA total as a server on this GPU logged it; None when none did or they disagree (several cards)."""
     totals = {
         worker.cuda_total
         for facts in servers
-        if facts.server.name in here and facts.startup is not None
+        if facts.server.name in here and facts.startup is not None and _own_log(facts)
         for worker in facts.startup.workers
         if worker.cuda_total is not None
     }

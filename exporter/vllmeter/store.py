@@ -20,7 +20,7 @@ from vllmeter.memory.budget import BudgetFacts, held_estimate
 from vllmeter.memory.effective import effective_settings
 from vllmeter.memory.findings import Evidence as Beside
 from vllmeter.memory.flags import ServeCommand, parse_command
-from vllmeter.memory.startup_log import Failure, StartupFacts
+from vllmeter.memory.startup_log import Failure, StartupFacts, foreign_log
 from vllmeter.render.text import Blocks
 from vllmeter.scrape.target import Target
 from vllmeter.snapshot import (
@@ -162,7 +162,7 @@ class Store:
         with self._lock:
             entries = dict(self._entries)
         commands = {name: e.command for name, e in entries.items() if e.command is not None}
-        startups = {name: e.startup for name, e in entries.items() if e.startup is not None}
+        startups = {name: e.startup for name, e in entries.items() if e.startup is not None and _is_own_log(e)}
         pooling = {name for name, command in commands.items() if command.pooling}
         pooling |= {name for name, startup in startups.items() if startup.pooling}
         containers = {name: e.container for name, e in entries.items() if e.container is not None}
@@ -330,6 +330,12 @@ class Store:
         return [name for name, entry in list(self._entries.items()) if not entry.first_done]
 
 
+def _is_own_log(entry: Entry) -> bool:
+    sample = entry.target.sample
+    names = sample.reading.layout.model_names if sample is not None else ()
+    return entry.startup is None or foreign_log(entry.startup, names) is None
+
+
 def _budget_facts(entry: Entry) -> BudgetFacts:
     sample = entry.target.sample
     return BudgetFacts(
@@ -338,4 +344,5 @@ def _budget_facts(entry: Entry) -> BudgetFacts:
         startup=entry.startup,
         command=entry.command,
         model_config=entry.model_config,
+        model_names=sample.reading.layout.model_names if sample is not None else (),
     )

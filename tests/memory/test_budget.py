@@ -546,6 +546,51 @@ def test_every_row_says_where_its_numbers_come_from(
     assert row.budget.value <= H200_CUDA_TOTAL
 
 
+def test_the_log_of_another_server_is_not_used() -> None:
+    """A log that names other models than /metrics: its figures are dropped and the mistake is a finding."""
+    first, _ = chat_starts()
+    facts = BudgetFacts("0.26.0", labels(gpu_memory_utilization="0.03"), first, model_names=("bge-m3",))
+    result = budget_of(facts, [use(used=2 * GIB, high=2 * GIB)])
+    row = only(result)
+    assert (row.parts["weights"].value, row.expected.value, result.kv.tokens.value) == (None, None, None)
+    assert row.budget.value == 4_503_296_410
+    assert "Qwen3-1.7B" in result.findings[0]
+    assert "bge-m3" in result.findings[0]
+    assert held_estimate(facts).value is None
+    own = budget_of(replace(facts, model_names=("Qwen3-1.7B",)), [use(used=2 * GIB)])
+    assert own.findings == ()
+    assert only(own).parts["weights"].value == 3_457_448_673
+
+
+def test_the_log_of_another_start_is_not_used() -> None:
+    """The real second start was written by pid 1851; while pid 1137 holds the GPU its figures are not this one's."""
+    first, second = chat_starts()
+    running = {"GPU-1": frozenset({1137})}
+    stale = budget_of(BudgetFacts("0.26.0", CHAT_LABELS, second), [use(used=6 * GIB)], namespace_pids=running)
+    assert only(stale).parts["activation_peak"].value is None
+    assert "pid 1851" in stale.findings[0]
+    assert "pid 1137" in stale.findings[0]
+    right = budget_of(BudgetFacts("0.26.0", CHAT_LABELS, first), [use(used=6 * GIB)], namespace_pids=running)
+    assert right.findings == ()
+    assert only(right).parts["activation_peak"].value == 139_586_437
+
+
+@pytest.mark.parametrize(
+    "workers",
+    [
+        (WorkerFacts("", None, weights=GIB),),  # older releases log no pid
+        (WorkerFacts("RayWorkerWrapper", 5, weights=GIB),),  # runs elsewhere
+        (WorkerFacts("EngineCore", 5, weights=GIB), WorkerFacts("", None, weights=GIB)),
+    ],
+)
+def test_logs_whose_processes_cannot_be_compared_still_count(workers: tuple[WorkerFacts, ...]) -> None:
+    """Without comparable pids there is no evidence against a log."""
+    facts = BudgetFacts("0.26.0", labels(), StartupFacts(number=1, workers=workers))
+    found = budget_of(facts, [use(used=GIB)], namespace_pids={"GPU-1": frozenset({99})})
+    assert found.findings == ()
+    assert only(found).parts["weights"].value == GIB
+
+
 def test_what_a_server_holds_where_the_driver_tells_nothing() -> None:
     """Under WSL2 the log and the labels give an estimate per GPU, the same sum as `expected`; without a log nothing."""
     first, _ = chat_starts()

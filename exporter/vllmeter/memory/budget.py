@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from vllmeter.memory.flags import ServeCommand
 from vllmeter.memory.kv import KvCapacity, kv_capacity
 from vllmeter.memory.regimes import Regime, regime_of
-from vllmeter.memory.startup_log import ROUNDING, StartupFacts, WorkerFacts
+from vllmeter.memory.startup_log import ROUNDING, StartupFacts, WorkerFacts, foreign_log, other_start
 from vllmeter.snapshot import GpuMemory, GpuReading, Quantity
 
 MIB: Final = 1 << 20
@@ -56,7 +56,8 @@ class BudgetFacts:
 
     ``labels``: ``vllm:cache_config_info`` by engine.  ``command``: its command line, if found.  ``model_config``:
     the model's config.json.  ``sleep_state``: awake, weights_offloaded, discard_all or None.  ``starting``: not
-    ready yet.  ``environment``: of the server's process, where readable.
+    ready yet.  ``environment``: of the server's process, where readable.  ``model_names``: what ``/metrics`` says
+    the server serves; a log that names others is not its own.
     """
 
     version: str | None = None
@@ -69,6 +70,7 @@ class BudgetFacts:
     sleep_state: str | None = None
     starting: bool = False
     wsl: bool = False
+    model_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +295,9 @@ def held_estimate(facts: BudgetFacts, gpu_name: str | None = None) -> Quantity:
 
     The same sum as ``expected``, always marked as an estimate; absent with the reason when a big part is unknown.
     """
+    distrust = _distrust(facts)
+    if distrust is not None:
+        return Quantity(None, reason=distrust)
     worker, guessed = merge_workers(facts.startup.workers if facts.startup else ())
     kv = _kv(facts, worker)
     expected, _, _ = _expected(_parts(facts, worker, guessed, kv), kv, context_size(gpu_name))
@@ -319,6 +324,13 @@ def _kv(facts: BudgetFacts, worker: WorkerFacts | None) -> KvCapacity:
     )
 
 
+def _distrust(facts: BudgetFacts, pids: frozenset[int] = frozenset()) -> str | None:
+    """Why the log does not count: another server's, or another start; None when it does."""
+    if facts.startup is None:
+        return None
+    return foreign_log(facts.startup, facts.model_names) or other_start(facts.startup, pids)
+
+
 def budget_of(
     facts: BudgetFacts,
     gpus: Iterable[tuple[GpuReading, Quantity, Quantity]],
@@ -331,6 +343,12 @@ def budget_of(
     ``namespace_pids``: uuid -> its processes there as its own container numbers them (as its log does): they tell
     which worker logged for that GPU.
     """
+    findings: list[str] = []
+    pids_now = frozenset().union(*(namespace_pids or {}).values())
+    distrust = _distrust(facts, pids_now)
+    if distrust is not None:
+        findings.append(f"{distrust}; nothing of it is used")
+        facts = replace(facts, startup=None)
     startup, command = facts.startup, facts.command
     environment = {**(command.environment if command else {}), **facts.environment}
     version = facts.version or (startup.version if startup else None)
@@ -338,7 +356,6 @@ def budget_of(
     fraction = fraction_in_force(facts, regime)
     kv_bytes = kv_bytes_in_force(facts)
     tensor, pipeline = _sizes(facts)
-    findings: list[str] = []
     everyone, guessed_all = merge_workers(startup.workers if startup else ())
     kv = _kv(facts, everyone)
     findings.extend(kv.findings)

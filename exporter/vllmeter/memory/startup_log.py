@@ -500,6 +500,44 @@ class StartupLog:
             self.last_failure = failure
 
 
+def logged_names(facts: StartupFacts) -> tuple[str, ...]:
+    """Names under which the logged server answers: --served-model-name, else the model; () when not logged."""
+    served = facts.arguments.get("served_model_name")
+    if isinstance(served, str):
+        return (served,)
+    if isinstance(served, list | tuple) and served:
+        return tuple(str(name) for name in served)
+    model = facts.arguments.get("model") or facts.model
+    return (str(model),) if model else ()
+
+
+def foreign_log(facts: StartupFacts, model_names: Iterable[str]) -> str | None:
+    """Why a log is not this server's: it names other models than ``/metrics`` does; None when it may be."""
+    logged, answered = logged_names(facts), tuple(model_names)
+    if not logged or not answered or set(logged) & set(answered):
+        return None
+    return f"the log is of a server for {', '.join(logged)}, /metrics says {', '.join(answered)}"
+
+
+def other_start(facts: StartupFacts, pids: Iterable[int]) -> str | None:
+    """Why a log tells of another start: none of the processes that logged runs on the GPU now; None when one does.
+
+    ``pids``: processes of the server on its GPUs as its own container numbers them.  Only local engine and worker
+    processes are compared (Ray's run elsewhere), and only when every one of them logged its pid.
+    """
+    running = set(pids)
+    local = [w for w in facts.workers if w.name.startswith(("EngineCore", "Worker", "VllmWorker"))]
+    logged = {worker.pid for worker in local if worker.pid is not None}
+    if not running or not logged or len(local) != len(facts.workers) or any(w.pid is None for w in local):
+        return None
+    if logged & running:
+        return None
+    return (
+        f"the log tells of another start: it was written by pid {', '.join(map(str, sorted(logged)))}, "
+        f"the GPU is used by pid {', '.join(map(str, sorted(running)))}"
+    )
+
+
 def describe(facts: StartupFacts) -> dict[str, str]:
     """The facts of a start in words, for the live page and ``/snapshot.json``; only what was logged."""
     words: dict[str, str] = {}
