@@ -591,8 +591,8 @@ def _memory(view: ServerView, *, readable: bool) -> list[Finding]:
                     "budget-unused",
                     "info",
                     f"holds {gib(held)} of a budget of {gib(budget)}: {gib(budget - max(expected, held))} stay unused",
-                    "lower --gpu-memory-utilization and give the rest to a neighbour (encoders and "
-                    "--num-gpu-blocks-override never fill their budget)",
+                    "load it first, memory grows with the largest batches; if it stays, lower --gpu-memory-utilization "
+                    "(encoders and --num-gpu-blocks-override never fill their budget)",
                     names,
                     row.gpu,
                 )
