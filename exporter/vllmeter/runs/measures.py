@@ -75,6 +75,8 @@ class Side:
     timeline: Timeline = NO_TIMELINE
     points: tuple[tuple[float, float], ...] = ()
     """client only: (start in seconds since the first request, TTFT) of the requests that were kept"""
+    early: tuple[tuple[float, float], ...] = ()
+    """the same of those that were left out as warm-up"""
 
 
 # --------------------------------------------------------------------------- server side
@@ -518,10 +520,14 @@ def _from_requests(run: Run, result: ClientResult, notes: list[str]) -> Side:
     if result.success_ratio is not None:
         found["success"] = Measure(result.success_ratio)
     points: tuple[tuple[float, float], ...] = ()
+    early: tuple[tuple[float, float], ...] = ()
     if placed and records:
         first = min(each.started or 0.0 for each in result.requests)
         points = tuple(((each.started or 0.0) - first, each.ttft) for each in records if each.ttft is not None)
-    return Side(found, {}, len(records), cold, tuple(notes), points=points)
+        kept = {id(each) for each in records}
+        rest = [each for each in result.requests if each.ok and id(each) not in kept]
+        early = tuple(((each.started or 0.0) - first, each.ttft) for each in rest if each.ttft is not None)
+    return Side(found, {}, len(records), cold, tuple(notes), points=points, early=early)
 
 
 def _cut(run: Run, records: list[RequestRecord], notes: list[str]) -> tuple[list[RequestRecord], ColdStart]:

@@ -157,8 +157,7 @@ def judge(
             )
     if low is None or high is None or half is None:
         return verdict(Word.NOT_ENOUGH_RUNS, _runs_reason(a, b), runs=MINIMUM_RUNS)
-    percent = (ratio - 1.0) * 100
-    span = f"{(low - 1) * 100:+.1f} % to {(high - 1) * 100:+.1f} %"
+    span = f"{_percent(low)} to {_percent(high)}"
     if low <= 1.0 <= high or abs(ratio - 1.0) < relevant:
         if low > 1 - relevant and high < 1 + relevant:
             limit = f"any difference is within {span}, below the {relevant * 100:.0f} % that matter"
@@ -171,14 +170,19 @@ def judge(
                 runs=needed_runs,
             )
         return verdict(
-            Word.NO_DIFFERENCE, f"{percent:+.1f} % is below the smallest relevant effect of {relevant * 100:.0f} %"
+            Word.NO_DIFFERENCE, f"{_percent(ratio)} is below the smallest relevant effect of {relevant * 100:.0f} %"
         )
     if not known:
         return verdict(
-            Word.NOT_ENOUGH_RUNS, f"{percent:+.1f} % within these runs, but {_runs_reason(a, b)}", runs=MINIMUM_RUNS
+            Word.NOT_ENOUGH_RUNS, f"{_percent(ratio)} within these runs, but {_runs_reason(a, b)}", runs=MINIMUM_RUNS
         )
     good = (ratio < 1.0) == lower_is_better
-    return verdict(Word.BETTER if good else Word.WORSE, f"{percent:+.1f} %, interval {span}")
+    return verdict(Word.BETTER if good else Word.WORSE, f"{_percent(ratio)}, interval {span}")
+
+
+def _percent(ratio: float) -> str:
+    """A ratio as a signed difference; +0.0 below the last digit."""
+    return f"{round((ratio - 1.0) * 100, 1) + 0.0:+.1f} %"
 
 
 def _round_up(count: int) -> int:

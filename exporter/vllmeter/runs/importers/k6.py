@@ -110,7 +110,8 @@ def read_summary(file: ResultFile) -> tuple[ClientResult, ...]:
         duration=seconds,
         completed=None if total is None or failed is None else total - failed,
         failed=failed,
-        request_rate=rate,
+        # http_reqs counts failures too
+        request_rate=(total - failed) / seconds if total is not None and failed is not None and seconds else rate,
         summaries=summaries,
         load=load,
         notes=tuple(notes),

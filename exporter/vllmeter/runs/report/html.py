@@ -29,7 +29,8 @@ def html(comparison: Comparison, *, now: float | None = None) -> str:
         f"<title>{escape(title)}</title><style>{_style()}</style></head><body><main>"
         f"<h1>{escape(title)}</h1>"
         f'<p class="sub">Baseline {escape(base)}. Intervals are 95 %; differences below {comparison.relevant:.0%} do '
-        "not count. Better or worse is said only with an effective n of at least 100 a side and known run-to-run noise.</p>"
+        "not count. Better or worse is said only with an effective n of at least 100 a side and known run-to-run "
+        "noise.</p>"
         + "".join(_body(comparison))
         + f"<footer>vllmeter {escape(__version__)}, {stamp}</footer></main></body></html>\n"
     )
@@ -175,9 +176,11 @@ def _plots(section: Section) -> Iterator[str]:
         css = f"s{index % COLOURS}"
         points = [point for subject in column.subjects for point in subject.client.points]
         clouds.append(svg.Series(column.name, css, points))
+        early = [point for subject in column.subjects for point in subject.client.early]
+        clouds.append(svg.Series(f"{column.name}, warm-up", css, early, hollow=True))
         distributions.append((column.name, css, [ttft for _, ttft in points]))
     yield _card(
-        "TTFT of each request (client), by start",
+        "TTFT of each request (client), by start; rings: warm-up",
         keys,
         svg.cloud("TTFT of each request", clouds, x_name="seconds since the first request", format_y=_seconds),
     )
@@ -201,9 +204,8 @@ def _plots(section: Section) -> Iterator[str]:
                 series.append(svg.Series(column.name, f"s{index % COLOURS}", points))
         if attribute in ("waiting", "neighbour_tokens_per_second") and not _moves(series):
             continue
-        yield _card(
-            title, keys, svg.lines(title, series, x_name="seconds since the start of the run", format_y=format_y)
-        )
+        draw = svg.cloud if attribute == "ttft_mean" else svg.lines
+        yield _card(title, keys, draw(title, series, x_name="seconds since the start of the run", format_y=format_y))
 
 
 def _moves(series: Sequence[svg.Series]) -> bool:

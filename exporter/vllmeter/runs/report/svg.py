@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from html import escape
 
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 10, 34
+MOST_POINTS, MOST_STEPS = 4000, 500
+"""Of more points only every k-th is drawn; the numbers beside the plots use all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,7 @@ class Series:
     name: str
     css: str
     points: Sequence[tuple[float, float | None]]
+    hollow: bool = False
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
@@ -36,12 +39,15 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """1, 2, 5 × powers of ten within [low, high]; only powers when there are many."""
-    found = []
-    for exponent in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1):
-        found += [factor * 10.0**exponent for factor in (1, 2, 5)]
-    found = [value for value in found if low * 0.999 <= value <= high * 1.001]
-    return found if len(found) <= 8 else [value for value in found if math.log10(value).is_integer()]
+    """Round numbers within [low, high] on a log scale: as dense as gives at most eight."""
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    found: list[float] = []
+    for factors in ((1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 5, 7), (1, 2, 5), (1,)):
+        found = [round(factor * 10.0**exponent, 15) for exponent in exponents for factor in factors]
+        found = [value for value in found if low * 0.999 <= value <= high * 1.001]
+        if len(found) <= 8:
+            break
+    return found
 
 
 def _text(css: str, x: float, y: float, anchor: str, text: str) -> str:
@@ -150,11 +156,13 @@ def cloud(
     axes = _Axes(width, height, (0.0, max(x for x, _ in points)), (low * 0.8, high * 1.25), log_y=True)
     parts = axes.frame(x_name, "", format_y)
     for each in series:
-        parts += [
-            f'<circle class="dot {each.css}" cx="{axes.px(x):.1f}" cy="{axes.py(y):.1f}" r="2.6"/>'
-            for x, y in each.points
-            if y is not None and y > 0
-        ]
+        shown = [(axes.px(x), axes.py(y)) for x, y in each.points if y is not None and y > 0]
+        shown = shown[:: max(1, len(shown) // MOST_POINTS)]
+        if each.hollow:
+            parts += [f'<circle class="ring {each.css}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>' for x, y in shown]
+        else:
+            # round caps of lines without length: a tenth of the size of circles
+            parts.append(f'<path class="dots {each.css}" d="{"".join(f"M{x:.1f} {y:.1f}h0" for x, y in shown)}"/>')
     return _svg(width, height, title, parts)
 
 
@@ -190,7 +198,10 @@ def steps(
             continue
         x, y = axes.px(math.log10(ordered[0])), axes.py(0.0)
         path = [f"M{x:.1f} {y:.1f}"]
+        every = max(1, len(ordered) // MOST_STEPS)
         for rank, value in enumerate(ordered, start=1):
+            if rank % every and rank != len(ordered):
+                continue
             path.append(f"H{axes.px(math.log10(value)):.1f} V{axes.py(rank / len(ordered)):.1f}")
         parts.append(f'<path class="line {css}" d="{" ".join(path)}"/>')
     return _svg(width, height, title, parts)

@@ -30,6 +30,8 @@ def show(comparison: Comparison, console: Console) -> None:
         _section(section, console)
     for table in comparison.tables:
         console.print()
+        where = f", {table.server}" if table.server else ""
+        console.print(Text(f"{table.metric.title} ({table.metric.side}{where})", style="bold"))
         console.print(_grid_of(table))
         for note in table.notes:
             console.print(Text(f"  no best for {note}", style="dim"))
@@ -111,16 +113,7 @@ def _head(name: str, runs: int) -> str:
 
 
 def _grid_of(table: Table) -> Grid:
-    where = f", {table.server}" if table.server else ""
-    grid = Grid(
-        title=f"{table.metric.title} ({table.metric.side}{where})",
-        title_justify="left",
-        title_style="bold",
-        box=None,
-        pad_edge=False,
-        padding=(0, 2, 0, 0),
-        header_style="bold",
-    )
+    grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     grid.add_column("")
     for scenario in table.scenarios:
         grid.add_column(scenario, justify="right")
