@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import json
 import lzma
+import os
 import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
@@ -38,13 +39,15 @@ KEYFRAME_EVERY: Final = 300
 """A full body at least this often, so that one damaged record cannot spoil a long recording."""
 FLUSH_EVERY_SECONDS: Final = 10.0
 FLUSH_BYTES: Final = 1 << 20
+SMALL_FILE_BYTES: Final = 4 << 20
+"""Files up to this size are read at once, so that no file stays open while a player waits."""
 MAX_LINE_BYTES: Final = 64 << 20
 MAX_DECODER_BYTES: Final = 128 << 20
 _CHUNK: Final = 1 << 16
 
 _LIVE_FILTERS: Final = ({"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 1 << 20},)
 """While recording: about 12 MB of memory instead of preset 6's 94 MB."""
-_SMALL_FILTERS: Final = ({"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 1 << 24},)
+_SMALL_FILTERS: Final = ({"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 1 << 22},)
 
 
 class RecordingError(Exception):
@@ -352,7 +355,7 @@ class RecordingReader:
         self.truncated: str | None = None
         self.records = 0
         try:
-            self._file: IO[bytes] = self.path.open("rb")
+            self._file: IO[bytes] = self._open()
         except OSError as exc:
             raise RecordingError(f"{self.path}: cannot be opened ({exc.strerror}); check the path") from exc
         self._lines = self._read_lines()
@@ -366,6 +369,13 @@ class RecordingReader:
         """Close the file."""
         self._lines.close()
         self._file.close()
+
+    def _open(self) -> IO[bytes]:
+        file = self.path.open("rb")
+        if os.fstat(file.fileno()).st_size > SMALL_FILE_BYTES:
+            return file
+        with file:
+            return io.BytesIO(file.read())
 
     def _read_header(self) -> Header:
         first = next(self._lines, None)

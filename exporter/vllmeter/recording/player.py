@@ -13,6 +13,7 @@ of every server.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,10 @@ _START_SERIES: Final = re.compile(r"(?:process_start_time_seconds|[a-zA-Z_:][a-z
 
 def go_float(value: float) -> str:
     """A number as prometheus_client writes it in an exposition (``1.79612942055e+09``)."""
+    if math.isnan(value):
+        return "NaN"
+    if value in (math.inf, -math.inf):
+        return "+Inf" if value > 0 else "-Inf"
     text = repr(float(value))
     dot = text.find(".")
     if value > 0 and dot > 6 and "e" not in text:
@@ -259,6 +264,12 @@ class Player:
             self._reader.close()
             self._reader = None
 
+    def __enter__(self) -> Player:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     # ------------------------------------------------------------------ inside
 
     def _rewind(self) -> None:
@@ -329,9 +340,12 @@ class Player:
         # The process start has the kernel's resolution of 10 ms, as upstream's has.
         digits = 2 if line.startswith("process_start") else 6
         try:
-            moved = go_float(round(self.shift(float(value)), digits))
-        except (ValueError, OverflowError):
+            start = float(value)
+        except ValueError:
             return line
+        if not math.isfinite(start):
+            return line
+        moved = go_float(round(self.shift(start), digits))
         return f"{line[: found.end()]}{moved}{space}{rest}"
 
     def _shift_process(self, item: HostProcess) -> HostProcess:

@@ -246,7 +246,7 @@ class Recorder:
                 RecordedServer(
                     name=target.name,
                     port=target.port,
-                    model=self._masker.text(found[1].decode("utf-8", "replace")) if found else None,
+                    model=_model(found[1], self._masker) if found else flags.get("served_model_name"),
                     version=target.client.version(),
                     flags=flags,
                     max_model_len=int(length) if length.isdigit() else None,
@@ -337,6 +337,10 @@ class Recorder:
                 self._write(Processes(now, self._masker.table(self._processes.read(now, pids))))
             if not wait():
                 return
+
+
+def _model(value: bytes, masker: Masker) -> str:
+    return masker.text(value.decode("utf-8", "replace"))
 
 
 def _pids(reading: NvmlReading) -> tuple[int, ...]:

@@ -226,7 +226,8 @@ class _Port:
         except BaseException:
             self._holder.close()
             raise
-        self._server: asyncio.Server | None = None
+        self._listening = False
+        self._accepted: set[asyncio.Task[Any]] = set()
         self.connections: set[_Connection] = set()
 
     def _listen(self) -> socket.socket:
@@ -241,28 +242,57 @@ class _Port:
             raise
         return sock
 
-    async def open(self, answer: Callable[[Request], Reply]) -> None:
-        """Listen (nothing happens when it does already)."""
-        if self._server is None:
-            sock = self._socket if self._socket is not None else self._listen()
-            self._socket = None
-            loop = asyncio.get_running_loop()
-            self._server = await loop.create_server(lambda: _Connection(answer, self.connections), sock=sock)
+    def open(self, answer: Callable[[Request], Reply]) -> None:
+        """Listen (nothing happens when it does already).
+
+        Connections are accepted by hand: asyncio's own server loses one that arrives while it is being closed.
+        """
+        if self._listening:
+            return
+        if self._socket is None:
+            self._socket = self._listen()
+        self._listening = True
+        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept, answer)
+
+    def _accept(self, answer: Callable[[Request], Reply]) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(128):
+            if self._socket is None:
+                return
+            try:
+                connection, _address = self._socket.accept()
+            except OSError:
+                return  # nobody waiting any more, or no file handle left just now
+            connection.setblocking(False)
+            task = loop.create_task(
+                loop.connect_accepted_socket(lambda: _Connection(answer, self.connections), connection)
+            )
+            self._accepted.add(task)
+            task.add_done_callback(self._accepted.discard)
+
+    async def settle(self) -> None:
+        """Close, and wait until no connection is left."""
+        self.shut()
+        await asyncio.gather(*self._accepted, return_exceptions=True)
+        self.shut()
+        await asyncio.sleep(0)
 
     def shut(self) -> None:
         """Stop listening and reset every connection."""
         if self._socket is not None:
+            if self._listening:
+                asyncio.get_running_loop().remove_reader(self._socket.fileno())
             self._socket.close()
             self._socket = None
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        self._listening = False
         for connection in list(self.connections):
             connection.abort()
 
     def close(self) -> None:
-        """Give the port back."""
-        self.shut()
+        """Give the port back (after the loop ended, or before it began)."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
         self._holder.close()
 
 
@@ -461,8 +491,8 @@ class ReplayServer:
         self._stop = asyncio.Event()
         self._wake = asyncio.Event()
         assert self._control is not None
-        await self._control.open(self._control_answer)
-        await self._sync()
+        self._control.open(self._control_answer)
+        self._sync()
         ready.set()
         stopping = asyncio.ensure_future(self._stop.wait())
         try:
@@ -472,17 +502,16 @@ class ReplayServer:
                 pause = min(0.25, max(0.005, 0.25 / self.player.speed))
                 await asyncio.wait({stopping, waking}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
                 waking.cancel()
-                await self._sync()
+                self._sync()
         finally:
             stopping.cancel()
             for port in (*self._ports.values(), self._control):
-                port.shut()
-            await asyncio.sleep(0)
+                await port.settle()
 
     def _elapsed(self) -> float:
         return self._clock() - self._zero if self._held is None else self._held
 
-    async def _sync(self) -> None:
+    def _sync(self) -> None:
         """Bring the listening sockets in line with the recording and the faults."""
         self.player.advance(self._elapsed())
         now = self._clock()
@@ -494,7 +523,7 @@ class ReplayServer:
             killed = self._faults.get(endpoint.name, Fault()).mode == "kill"
             if self.player.is_listening(endpoint.recorded.name) and not killed:
                 try:
-                    await port.open(self._answerer(endpoint))
+                    port.open(self._answerer(endpoint))
                 except OSError:
                     continue  # somebody took the port meanwhile: tried again a moment later
             else:
