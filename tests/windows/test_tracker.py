@@ -130,7 +130,7 @@ def compare(made: Windowed, cells: Sequence[Seen]) -> None:
     values = [value for cell in cells for value in cell.ttfts]
     if made.ttft_requests is None:
         assert not values
-        assert made.absent["ttft_requests"] in ("no_samples", "no_earlier_sample")
+        assert made.absent["ttft_requests"] in ("no_samples", "no_earlier_sample", "gap")
         return
     assert made.ttft_requests == len(values)
     assert made.preemptions == sum(cell.preemptions for cell in cells)
@@ -339,6 +339,25 @@ def test_impossible_sums_make_the_window_absent(wrong: float) -> None:
         assert reasons[-1] is None
 
 
+def test_a_latency_older_than_the_process_is_not_believed() -> None:
+    """vLLM can record the uptime of the host as a latency: buckets and sum agree, but nothing is older than its
+    process."""
+    server = Server(start=WALL - 600.0)
+    tracker = ServerTracker("a")
+    tracker.observe(server.reading(), 0.0, wall=WALL)
+    server.request(864_000.0)
+    for second in range(1, 9):
+        tracker.observe(server.reading(), float(second), wall=WALL + second)
+        assert tracker.windowed(15.0).ttft_mean is None
+    assert tracker.windowed(15.0).absent["ttft_mean"] == "inconsistent"
+    slow = Server(start=WALL - 6000.0, bounds=(0.1, 1.0))
+    tracker = ServerTracker("b")
+    tracker.observe(slow.reading(), 0.0, wall=WALL)
+    slow.request(3000.0)
+    tracker.observe(slow.reading(), 1.0, wall=WALL + 1.0)
+    assert tracker.windowed(15.0).ttft_mean == 3000.0
+
+
 def test_sum_and_buckets_of_different_moments_are_merged() -> None:
     """A sample whose sum lags one request behind its buckets costs nothing: the next one completes the cell."""
     server = Server()
@@ -390,11 +409,14 @@ def test_a_long_gap_is_not_squeezed_into_the_window() -> None:
     for _ in range(300):
         server.request(0.2)
     server.engines["0"].counters["preemptions_total"] = 50.0
+    server.engines["0"].gauges["requests_waiting"] = 4.0
     tracker.observe(server.reading(), 300.0, wall=WALL + 300.0)
     for seconds in (15.0, 60.0):
         made = tracker.windowed(seconds)
         assert made.preemptions is None
         assert made.ttft_requests is None
+        assert made.absent["ttft_requests"] == "gap"
+        assert made.requests_waiting_peak == 4.0  # a gauge is as it was sampled
     assert tracker.status().last_preemption == WALL + 300.0  # the event itself is not lost
 
 

@@ -4,7 +4,7 @@ A cell has a count ``n``, an exact sum ``S`` and the count per bucket.  Everythi
 quantiles, means) is worked out from cells, so a cell is made only from numbers that can be true together:
 
 * ``n`` equals the difference of the +Inf bucket and no bucket lost requests,
-* ``Σ lo ≤ S ≤ Σ hi`` over the buckets the requests fell into.
+* ``Σ lo ≤ S ≤ Σ hi`` over the buckets the requests fell into (beyond the last bound: the age of the process).
 
 Two scrapes that do not fit (``_sum`` and buckets taken at different moments, a negative or uptime-sized interval that
 vLLM recorded) are merged with the next scrape; what still does not fit after :data:`MERGE_SECONDS` becomes a
@@ -23,6 +23,9 @@ MERGE_SECONDS: Final = 5.0
 """How long a difference that cannot be true is merged with the following scrapes before it is given up."""
 
 _EPSILON: Final = 2.0**-52
+
+_ABSURD: Final = 1e15
+"""No sum of latencies reaches this many seconds (squares must stay finite)."""
 
 Bounds = tuple[float, ...]
 """Finite upper bounds of a histogram, ascending, without +Inf."""
@@ -114,13 +117,16 @@ def boxes(cell: Cell) -> list[Box]:
     return found
 
 
-def check(buckets: SparseCounts, total: float, bounds: Bounds, tolerance: float) -> float | None:
+def check(buckets: SparseCounts, total: float, bounds: Bounds, tolerance: float, longest: float = inf) -> float | None:
     """The sum to use when the requests can have it, else None.
 
     ``tolerance`` is the float resolution of ``_sum`` (two large numbers are subtracted); a sum that misses the
-    possible range by less is moved onto it.
+    possible range by less is moved onto it.  ``longest`` limits requests beyond the last bound: nothing takes longer
+    than its process has been running.
     """
     low, high = limits(buckets, bounds)
+    if high == inf:
+        high = limits(buckets[:-1], bounds)[1] + buckets[-1][1] * longest
     if low <= total <= high:
         return total
     if low - tolerance <= total < low:
@@ -181,8 +187,13 @@ class CellBuilder:
         base = self._base
         return base is not None and len(base) > 0 and len(cumulative) > 0 and 0.0 <= cumulative[-1] < base[-1]
 
-    def add(self, bounds: Bounds, cumulative: Sequence[float], total: float, at: float) -> Cell | Broken | None:
-        """Take the next scrape; ``cumulative`` has one entry per bound and one for +Inf."""
+    def add(
+        self, bounds: Bounds, cumulative: Sequence[float], total: float, at: float, longest: float = inf
+    ) -> Cell | Broken | None:
+        """Take the next scrape; ``cumulative`` has one entry per bound and one for +Inf.
+
+        ``longest``: no request can have taken longer (seconds that the process has been running, if known).
+        """
         base = self._base
         if base is None or (bounds is not self._bounds and bounds != self._bounds):
             # Bounds never change within a process; without a reset nothing can be said about the difference.
@@ -193,7 +204,7 @@ class CellBuilder:
             self._base_at = at
             return None
         start = self._base_at
-        cell = self._cell(base, cumulative, total, at) if self._usable else None
+        cell = self._cell(base, cumulative, total, at, longest) if self._usable else None
         if cell is None:
             if self._odd_since is None:
                 self._odd_since = at
@@ -207,7 +218,9 @@ class CellBuilder:
         self._odd_since = None
         return cell if cell.count else None
 
-    def _cell(self, base: Sequence[float], cumulative: Sequence[float], total: float, at: float) -> Cell | None:
+    def _cell(
+        self, base: Sequence[float], cumulative: Sequence[float], total: float, at: float, longest: float
+    ) -> Cell | None:
         """The cell since the base, None when it cannot be true."""
         if len(cumulative) != len(base):
             return None
@@ -225,7 +238,9 @@ class CellBuilder:
         n = int(below)
         tolerance = (n + 2) * _EPSILON * max(abs(total), abs(self._base_sum))
         buckets = tuple(sparse)
-        checked = check(buckets, total - self._base_sum, self._bounds, tolerance) if isfinite(total) else None
+        if not abs(total) < _ABSURD:
+            return None
+        checked = check(buckets, total - self._base_sum, self._bounds, tolerance, longest)
         if checked is None:
             return None
         return Cell(self.engine, self._base_at, at, n, checked, buckets, self._bounds)

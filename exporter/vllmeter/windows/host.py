@@ -147,7 +147,7 @@ class HostTracker:
             ring = self._gpus.get(uuid)
             if ring is None or self._now is None:
                 return GpuWindowed(reason="no_samples")
-            begin, end = ring.window(self._now, seconds)
+            begin, end = ring.since(self._now - seconds), len(ring)
             if begin == end:
                 return GpuWindowed(reason="no_samples")
             return GpuWindowed(
@@ -189,7 +189,7 @@ class HostTracker:
         shared: dict[str, Contention] = {}
         absent: dict[str, str] = {}
         for uuid, tenant in self._homes.get(server, {}).items():
-            begin, end = tenant.ring.window(now, seconds)
+            begin, end = tenant.ring.since(now - seconds), len(tenant.ring)
             most = peak(tenant.ring["memory_used_bytes"], begin, end)
             if most is None:
                 absent[f"gpu_memory_peak[{uuid}]"] = "no_samples" if begin == end else "not_known"

@@ -186,7 +186,7 @@ class ServerTracker:
             kind = self._continuity(plan, reading, now, wall, evidence)
             start = self._start(kind, reading, now, wall)
             row = self._row(plan, reading, self._deltas(plan, reading, kind))
-            recorded = self._cells(plan, reading, kind, start, now)
+            recorded = self._cells(plan, reading, kind, start, now, _age(reading, wall))
             self._ring.push(start, now, row)
             self._note(kind, reading, now, wall, evidence)
             self._config(reading.layout, settings, wall)
@@ -458,7 +458,7 @@ class ServerTracker:
             self._sleep_state = self._asleep = None
         return sums
 
-    def _cells(self, plan: Plan, reading: ServerReading, kind: str, start: float, now: float) -> bool:
+    def _cells(self, plan: Plan, reading: ServerReading, kind: str, start: float, now: float, longest: float) -> bool:
         """Close the cells of this reading; whether any request was recorded."""
         if kind in ("born", "reset", "other", "ambiguous", "first"):
             for (family, _), builder in self._builders.items():
@@ -485,7 +485,7 @@ class ServerTracker:
                 if kind == "ambiguous" and not builder.empty:
                     builder.baseline(bounds, cumulative, total_, now)
                     continue
-            made = builder.add(bounds, cumulative, total_, now)
+            made = builder.add(bounds, cumulative, total_, now, longest)
             if made is None:
                 continue
             if isinstance(made, Broken):
@@ -563,8 +563,9 @@ class ServerTracker:
         if now is None:
             return _nothing(seconds, "no_samples")
         ring = self._ring
+        first = ring.since(now - seconds)
         begin, end = ring.window(now, seconds)
-        if begin == end:
+        if first == end:
             return _nothing(seconds, "no_samples")
         absent: dict[str, str] = {"recomputed_tokens": NOT_DERIVABLE}
         out: dict[str, object] = {"seconds": seconds, "absent": MappingProxyType(absent)}
@@ -580,8 +581,9 @@ class ServerTracker:
             ("requests_running_peak", "requests_running"),
             ("kv_cache_usage_peak", "kv_cache_usage"),
         ):
-            put(name, peak(ring[column], begin, end), "not_offered")
-        trouble = self._trouble(now - seconds)
+            # A gauge is as it was sampled, however long the stretch before it.
+            put(name, peak(ring[column], first, end), "not_offered")
+        trouble = "gap" if begin == end else self._trouble(now - seconds)
         if trouble is not None:
             absent.update(dict.fromkeys(_DELTA_FIELDS, trouble))
             return Windowed(**out)  # type: ignore[arg-type]
@@ -715,6 +717,13 @@ class ServerTracker:
 def le(bound: float) -> str:
     """A bucket bound as it is printed on the wire (``0.25``, ``1.0``)."""
     return repr(float(bound))
+
+
+def _age(reading: ServerReading, wall: float | None) -> float:
+    """Seconds that the process can have been running at most (a minute's allowance for clocks); inf = not known."""
+    if wall is None or reading.process_start is None or not wall > reading.process_start:
+        return inf
+    return wall - reading.process_start + 60.0
 
 
 def _number(value: float) -> float | None:
