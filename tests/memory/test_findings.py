@@ -300,8 +300,8 @@ def test_a_healthy_host_has_no_findings() -> None:
         (ScrapeStatus(up=False, reason="refused", detail="connection refused"), "port right"),
         (ScrapeStatus(up=False, reason="http_401"), "auth"),
         (ScrapeStatus(up=False, reason="dns"), "service name"),
-        (ScrapeStatus(up=False, reason="whatever"), "troubleshooting"),
-        (ScrapeStatus(up=False), "troubleshooting"),
+        (ScrapeStatus(up=False, reason="whatever"), "own log"),
+        (ScrapeStatus(up=False), "own log"),
     ],
 )
 def test_a_server_that_cannot_be_read(scrape: ScrapeStatus, part: str) -> None:
@@ -433,3 +433,27 @@ def test_order_and_worst() -> None:
     assert worst([a, b]) == "error"
     assert worst([a]) == "info"
     assert worst([]) is None
+
+
+def test_every_finding_is_documented() -> None:
+    """docs/budgets.md has a row for each id that the code can report, and for no other."""
+    import ast
+    import re
+    from pathlib import Path
+
+    root = Path(__file__).resolve().parents[2]
+    used: set[str] = set()
+    for name in ("memory/findings.py", "memory/compose_file.py", "cli/check.py"):
+        for node in ast.walk(ast.parse((root / "exporter" / "vllmeter" / name).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding" and node.args:
+                compared = {c for n in ast.walk(node.args[0]) if isinstance(n, ast.Compare) for c in ast.walk(n)}
+                used |= {
+                    part.value
+                    for part in ast.walk(node.args[0])
+                    if isinstance(part, ast.Constant) and isinstance(part.value, str) and part not in compared
+                }
+    # chosen by a variable
+    used |= {"flag-does-not-exist", "flag-value", "flag-refused"}
+    table = (root / "docs" / "budgets.md").read_text(encoding="utf-8").split("## Findings", 1)[1].split("\n## ", 1)[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert {name for row in rows for name in re.findall(r"`([a-z-]+)`", row)} == used

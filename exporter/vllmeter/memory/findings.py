@@ -462,7 +462,7 @@ def _reachability(view: ServerView) -> list[Finding]:
                     "http_404": "is the path right (--root-path, metrics_path)? Is it vLLM at all?",
                     "refused": "is it running, and is the port right? In a container use the service name as host",
                     "dns": "the host name is not known here: inside Compose use the service name, outside 127.0.0.1",
-                }.get(reason, "see docs/troubleshooting.md"),
+                }.get(reason, "is the URL right, and does the server's own log show an error?"),
                 names,
             )
         ]
