@@ -280,7 +280,9 @@ def test_flipped_bytes_are_damage(tmp_path: Path) -> None:
     "content, message",
     [
         (b"", "holds no header"),
-        (b"# HELP x y\nx 1\n", "cannot be decompressed"),
+        (b"# HELP x y\nx 1\n", "not a vllmeter recording"),
+        (b"\xfd7zXZ\0 and then rubbish", "cannot be decompressed"),
+        (b"\xfd7z", "holds no header"),
         (lzma.compress(b'{"a":1}\n'), "not a vllmeter recording"),
         (lzma.compress(b'{"vmrec":99}\n'), "use a newer vllmeter"),
         (lzma.compress(b'{"vmrec":1,"servers":[{"port":1}],"recorded":1}\n'), "damaged header"),

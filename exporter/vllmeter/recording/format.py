@@ -43,6 +43,7 @@ SMALL_FILE_BYTES: Final = 4 << 20
 """Files up to this size are read at once, so that no file stays open while a player waits."""
 MAX_LINE_BYTES: Final = 64 << 20
 MAX_DECODER_BYTES: Final = 128 << 20
+_XZ_MAGIC: Final = b"\xfd7zXZ\0"
 _CHUNK: Final = 1 << 16
 
 _LIVE_FILTERS: Final = ({"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 1 << 20},)
@@ -378,6 +379,10 @@ class RecordingReader:
             return io.BytesIO(file.read())
 
     def _read_header(self) -> Header:
+        magic = self._file.read(len(_XZ_MAGIC))
+        self._file.seek(0)
+        if not _XZ_MAGIC.startswith(magic):
+            raise RecordingError(f"{self.path}: this is not a vllmeter recording ({SUFFIX}); check the path")
         first = next(self._lines, None)
         if first is None:
             raise RecordingError(f"{self.path}: holds no header (empty, or cut at the start); record it again")
