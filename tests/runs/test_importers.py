@@ -216,7 +216,7 @@ BROKEN = [
     ),
     (
         "lists.json",
-        b'{"completed": 2, "request_throughput": 1, "total_output_tokens": 4, "ttfts": [0.1, 0.2], "start_times": [1.0]}',
+        b'{"completed": 2, "request_throughput": 1, "total_output_tokens": 4, "ttfts": [1, 2], "start_times": [1]}',
         r"field start_times: should be a list of 2 numbers",
     ),
     (
