@@ -165,6 +165,12 @@ def attribute(
     view = HostView(processes, containers)
     ownership = own(view, servers, memory.roots)
     blind = _blind(nvml, processes)
+    # Under WSL2 an empty list says nothing about who holds memory
+    lists_missing = (
+        _Blind("WSL2 gives no memory per process")
+        if processes.wsl and not any(gpu.processes for gpu in nvml.gpus)
+        else None
+    )
     owners = _Owners(view, ownership, memory, processes.at)
     findings = list(ownership.findings)
     if blind is not None and blind.finding:
@@ -185,7 +191,7 @@ def attribute(
             if busy:
                 # Samples of different processes may overlap a little
                 sm[name][gpu.uuid] = min(1.0, sum(busy))
-        splits[gpu.uuid] = _split(gpu, mine, owners, blind)
+        splits[gpu.uuid] = _split(gpu, mine, owners, blind or lists_missing)
 
     result: dict[str, ServerUsage] = {}
     cpu = dict(memory.cpu)
