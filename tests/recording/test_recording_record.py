@@ -283,8 +283,7 @@ def test_ctrl_c_keeps_the_recording(tmp_path: Path) -> None:
     path = tmp_path / "x.vmrec"
     with ReplayServer(CAPTURES / "vllm-0.26.0-h200-pressure.vmrec", base_port=free_ports(3)) as server:
         code = (
-            "import typer\nfrom vllmeter.cli.record import record\n"
-            "app = typer.Typer()\napp.command()(record)\napp()\n"
+            "import typer\nfrom vllmeter.cli.record import record\napp = typer.Typer()\napp.command()(record)\napp()\n"
         )
         command = [sys.executable, "-c", code, str(path), "--url", server.endpoints[0].url + "/metrics", "--no-nvml"]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -397,7 +396,9 @@ def test_urls_are_taken_as_people_give_them(text: str, expected: tuple[str, int]
     assert split_url(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "127.0.0.1:8000", "ftp://x", "http://", "http://a b", "http://x:99999", "http://u:p@x"])
+@pytest.mark.parametrize(
+    "text", ["", "127.0.0.1:8000", "ftp://x", "http://", "http://a b", "http://x:99999", "http://u:p@x"]
+)
 def test_what_is_no_url_is_refused(text: str) -> None:
     """The message shows what one looks like."""
     with pytest.raises(ValueError, match=r"URL of a vLLM server|valid port"):

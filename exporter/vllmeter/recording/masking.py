@@ -113,9 +113,7 @@ class Masker:
 
     def settings(self, settings: Mapping[str, str]) -> dict[str, str]:
         """Named values (environment, flags): those with a secret name are masked whole."""
-        return {
-            name: MASKED if _SECRET_NAME.search(name) else self.text(value) for name, value in settings.items()
-        }
+        return {name: MASKED if _SECRET_NAME.search(name) else self.text(value) for name, value in settings.items()}
 
     def process(self, item: HostProcess) -> HostProcess:
         """One process."""

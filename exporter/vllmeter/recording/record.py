@@ -350,8 +350,7 @@ def _pids(reading: NvmlReading) -> tuple[int, ...]:
 def _masked_reading(reading: NvmlReading, masker: Masker) -> NvmlReading:
     """Reasons of absent values may quote paths."""
     gpus = tuple(
-        replace(gpu, absent={name: masker.text(reason) for name, reason in gpu.absent.items()})
-        for gpu in reading.gpus
+        replace(gpu, absent={name: masker.text(reason) for name, reason in gpu.absent.items()}) for gpu in reading.gpus
     )
     return replace(reading, gpus=gpus)
 

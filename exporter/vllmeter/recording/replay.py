@@ -647,9 +647,7 @@ class ReplayServer:
         self._nudge()
         return self._position()
 
-    def _fault(
-        self, server: str, mode: str, seconds: float, size: int, lasting: float | None
-    ) -> dict[str, Any]:
+    def _fault(self, server: str, mode: str, seconds: float, size: int, lasting: float | None) -> dict[str, Any]:
         if mode not in FAULT_MODES:
             raise ReplayError(f"no fault mode {mode!r}; modes: {', '.join(FAULT_MODES)}")
         names = [endpoint.name for endpoint in self.endpoints]
@@ -762,6 +760,4 @@ def server_processes(processes: Mapping[int, HostProcess], port: int) -> tuple[s
 
 
 def _asks_for(argv: Sequence[str], port: str) -> bool:
-    return any(word == "--port" and after == port for word, after in pairwise(argv)) or (
-        f"--port={port}" in argv
-    )
+    return any(word == "--port" and after == port for word, after in pairwise(argv)) or (f"--port={port}" in argv)
