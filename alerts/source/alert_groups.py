@@ -911,16 +911,16 @@ def groups() -> dict[str, tuple[str, list[Group]]]:
     return {
         "exporter": (
             "Is anything watched at all: the exporter, its sources, and the way of alerts.",
-            [Group("vllmeter-exporter", EXPORTERS)],
+            [Group("vllmeter-alerts-exporter", EXPORTERS)],
         ),
-        "server": ("Is each vLLM server there, and does it work.", [Group("vllmeter-server", SERVERS)]),
-        "memory": ("Who holds the GPU memory, against which budget.", [Group("vllmeter-memory", MEMORIES)]),
-        "cache": ("KV cache, preemptions, prefix cache.", [Group("vllmeter-cache", CACHES)]),
-        "latency": ("Queue, TTFT, objective, interference.", [Group("vllmeter-latency", LATENCIES)]),
-        "errors": ("Requests that fail.", [Group("vllmeter-errors", ERRORS)]),
+        "server": ("Is each vLLM server there, and does it work.", [Group("vllmeter-alerts-server", SERVERS)]),
+        "memory": ("Who holds the GPU memory, against which budget.", [Group("vllmeter-alerts-memory", MEMORIES)]),
+        "cache": ("KV cache, preemptions, prefix cache.", [Group("vllmeter-alerts-cache", CACHES)]),
+        "latency": ("Queue, TTFT, objective, interference.", [Group("vllmeter-alerts-latency", LATENCIES)]),
+        "errors": ("Requests that fail.", [Group("vllmeter-alerts-errors", ERRORS)]),
         "regression": (
             "Worse than a stored baseline (only during a run) or than the server's own past (only without one).",
-            [Group("vllmeter-regression", REGRESSIONS)],
+            [Group("vllmeter-alerts-regression", REGRESSIONS)],
         ),
-        "gpu": ("The cards themselves.", [Group("vllmeter-gpu", GPUS)]),
+        "gpu": ("The cards themselves.", [Group("vllmeter-alerts-gpu", GPUS)]),
     }

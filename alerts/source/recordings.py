@@ -21,8 +21,16 @@ from __future__ import annotations
 from model import Group, Recording
 
 WINDOWS = ("1m", "5m")
-LATENCIES = ("ttft_seconds", "inter_token_latency_seconds", "e2e_latency_seconds", "queue_time_seconds")
-PHASES = ("prefill_time_seconds", "decode_time_seconds", "time_per_output_token_seconds")
+LATENCIES = {
+    # file: (families with everything, families with a mean only, what it is)
+    "ttft": (("ttft_seconds",), (), "Time to first token"),
+    "tokens": (("inter_token_latency_seconds",), ("time_per_output_token_seconds",), "Time between tokens"),
+    "requests": (
+        ("e2e_latency_seconds", "queue_time_seconds"),
+        ("prefill_time_seconds", "decode_time_seconds"),
+        "Whole requests and their phases",
+    ),
+}
 BURN_WINDOWS = ("30m", "1h", "2h", "6h", "1d", "3d")
 QUANTILES = (("p50", "0.5"), ("p95", "0.95"), ("p99", "0.99"))
 
@@ -32,9 +40,9 @@ def total(family: str, window: str, labels: str = "engine", matcher: str = "") -
     return f"sum without ({labels}) (rate(vllmeter_{family}{matcher}[{window}]))"
 
 
-def latency(window: str) -> list[Recording]:
+def latency(families: tuple[str, ...], means: tuple[str, ...], window: str) -> list[Recording]:
     out: list[Recording] = []
-    for family in LATENCIES:
+    for family in families:
         name = f"server:vllmeter_{family}"
         buckets = f"rate(vllmeter_{family}_bucket[{window}])"
         finite = f'rate(vllmeter_{family}_bucket{{le!="+Inf"}}[{window}])'
@@ -62,7 +70,7 @@ def latency(window: str) -> list[Recording]:
                 "  0\n)",
             )
         )
-    for family in PHASES:
+    for family in means:
         out.append(
             Recording(
                 f"server:vllmeter_{family}:mean_rate{window}",
@@ -153,15 +161,34 @@ def groups() -> dict[str, tuple[str, list[Group]]]:
         )
 
     return {
-        "latency": (
-            "Latency of each server: rates of count and sum, mean, quantiles, share of requests over each bound.\n"
-            "share_over_* keeps the label le: the share above exactly that bound, for whatever bounds the server has.",
-            [Group(f"vllmeter-latency-{w}", latency(w)) for w in WINDOWS],
-        ),
-        "load": (
-            "Throughput, queue and errors of each server.",
+        **{
+            f"latency-{name}": (
+                f"{title} of each server: rates of count and sum, mean, quantiles, share over each bound.\n"
+                "share_over_* keeps the label le: the share above exactly that bound, for whatever bounds there are.",
+                [Group(f"vllmeter-latency-{name}-{w}", latency(families, means, w)) for w in WINDOWS],
+            )
+            for name, (families, means, title) in LATENCIES.items()
+        },
+        "throughput": (
+            "Tokens and requests a second of each server.",
             [
                 *(Group(f"vllmeter-throughput-{w}", throughput(w)) for w in WINDOWS),
+                Group(
+                    "vllmeter-abandoned",
+                    [
+                        # An estimate: vLLM does not count requests whose client went away.
+                        Recording(
+                            "server:vllmeter_requests_abandoned:rate5m",
+                            "clamp_min(server:vllmeter_ttft_seconds_count:rate5m"
+                            " - server:vllmeter_requests_finished:rate5m, 0)",
+                        ),
+                    ],
+                ),
+            ],
+        ),
+        "queue": (
+            "Running and waiting requests of each server.",
+            [
                 Group(
                     "vllmeter-queue",
                     [
@@ -177,13 +204,13 @@ def groups() -> dict[str, tuple[str, list[Group]]]:
                             "server:vllmeter_requests_waiting_capacity:sum",
                             'sum without (engine, reason) (vllmeter_requests_waiting_by_reason{reason="capacity"})',
                         ),
-                        Recording(
-                            "server:vllmeter_requests_abandoned:rate5m",
-                            "clamp_min(server:vllmeter_ttft_seconds_count:rate5m"
-                            " - server:vllmeter_requests_finished:rate5m, 0)",
-                        ),
                     ],
-                ),
+                )
+            ],
+        ),
+        "errors": (
+            "Requests that fail, counted so that the first failure is not missed.",
+            [
                 Group(
                     "vllmeter-errors",
                     [

@@ -1119,7 +1119,7 @@ def caches(b: Builder) -> None:
     small: Series = {}
     server(small, "a", "chat", busy=True, engines=("0",))
     small = {one: values for one, values in small.items() if "prefix_cache" in one[0]}
-    later = {"silent": [hour - 30, hour + 600], "fires": [hour + 1000], "minutes": 95, "base": small}
+    later = {"silent": [hour - 30, hour + 600], "fires": [hour + 1000], "minutes": 95, "base": small, "evaluation": "1m"}
     b.add("hits fall from 70 to 20 %", "VllmeterPrefixCacheCollapse", prefix(70, 20), [collapse("warning")], **later)  # type: ignore[arg-type]
     b.add(
         "hits fall in a run",
@@ -1128,7 +1128,7 @@ def caches(b: Builder) -> None:
         [collapse("info")],
         **later,  # type: ignore[arg-type]
     )
-    quiet = {"silent": [hour - 30, hour + 600, hour + 1000], "minutes": 95, "base": small}
+    quiet = {"silent": [hour - 30, hour + 600, hour + 1000], "minutes": 95, "base": small, "evaluation": "1m"}
     b.add("hits fall from 70 to 50 %", "VllmeterPrefixCacheCollapse", prefix(70, 50), **quiet)  # type: ignore[arg-type]
     b.add("never hit (short prompts): nothing to lose", "VllmeterPrefixCacheCollapse", prefix(20, 0), **quiet)  # type: ignore[arg-type]
     b.add("hardly any traffic now", "VllmeterPrefixCacheCollapse", prefix(70, 2, queries=10), **quiet)  # type: ignore[arg-type]
@@ -1151,8 +1151,9 @@ def latencies(b: Builder) -> None:
             is served. This also shows prefill saturation, at any KV usage.""",
         )
 
-    # Two engines; +0.2 a sample each = 0.08 requests a second.
-    queue = {"requests_waiting": f"0x{steps(60)} 0+0.2"}
+    # Two engines, two more requests each a minute. In steps, because the recorded sum lies on the evaluation's grid
+    # and therefore on the edge of its 5m window: there the value must not change.
+    queue = {"requests_waiting": " ".join(["0x6", *(f"{2 * level}x12" for level in range(1, 16))])}
     when = {"silent": [55, 300], "fires": [660]}
     b.add("a queue that grows and grows", "VllmeterQueueGrowing", queue, [growing("warning")], **when)  # type: ignore[arg-type]
     b.add("a growing queue in a run", "VllmeterQueueGrowing", {**queue, **RUN}, [growing("info")], **when)  # type: ignore[arg-type]
@@ -1166,7 +1167,7 @@ def latencies(b: Builder) -> None:
     b.add(
         "a queue that grows from the floor",
         "VllmeterQueueGrowing",
-        {"requests_waiting": f"0x{steps(400)} 0+0.2"},
+        {"requests_waiting": " ".join(["0x80", *(f"{2 * level}x12" for level in range(1, 16))])},
         silent=[500, 660],
         minutes=12,
     )
@@ -1223,28 +1224,31 @@ def latencies(b: Builder) -> None:
         "a third of the requests over the bound",
         "VllmeterTtftObjectiveBurnFast",
         ttft(0.34),
-        [burn("critical", "27.88%")],
+        [burn("critical", "27.97%")],
         silent=[295, 400],
         fires=[1800],
         minutes=35,
+        evaluation="1m",
     )
     b.add(
         "a third of the requests over the bound, in a run",
         "VllmeterTtftObjectiveBurnFast",
         {**ttft(0.34), **RUN},
-        [burn("info", "27.88%")],
+        [burn("info", "27.97%")],
         silent=[295, 400],
         fires=[1800],
         minutes=35,
+        evaluation="1m",
     )
     b.add(
         "few requests over the bound for hours, the 6 h pair",
         "VllmeterTtftObjectiveBurnFast",
         ttft(0.1),
-        [burn("critical", "9.266%")],
+        [burn("critical", "9.271%")],
         silent=[295],
         fires=[4200],
         minutes=75,
+        evaluation="1m",
     )
     b.add(
         "two of a hundred over the bound",
@@ -1252,6 +1256,7 @@ def latencies(b: Builder) -> None:
         ttft(0.02),
         silent=[295, 1800, 4200],
         minutes=75,
+        evaluation="1m",
     )
     b.add(
         "it was bad and is good again",
@@ -1264,6 +1269,7 @@ def latencies(b: Builder) -> None:
         # The hour and the six hours still remember; the short windows do not.
         silent=[2000 + 1800, 4200],
         minutes=75,
+        evaluation="1m",
     )
     b.add(
         "it is bad only now: the long windows do not know it yet",
@@ -1275,6 +1281,7 @@ def latencies(b: Builder) -> None:
         },
         silent=[3890, 4080, 4200],
         minutes=75,
+        evaluation="1m",
     )
     b.add(
         "a handful of requests",
@@ -1282,6 +1289,7 @@ def latencies(b: Builder) -> None:
         ttft(0.5, rate=0.01),
         silent=[900, 1800, 4200],
         minutes=75,
+        evaluation="1m",
     )
 
     # Days: one server, one engine, a sample a minute, an evaluation every 5 minutes.
@@ -1307,7 +1315,7 @@ def latencies(b: Builder) -> None:
             error budget of 30 days will not last.""",
         )
 
-    long = {"step_ms": 60010, "evaluation": "5m"}
+    long = {"step_ms": 60010, "evaluation": "15m"}
     day = 86400
     b.add(
         "four of a hundred for a day",
@@ -1807,7 +1815,7 @@ def regressions(b: Builder) -> None:
         }
 
     now = int(changed) + 3 * 3600
-    week = {"step_ms": 240070, "evaluation": "10m", "minutes": int(8.1 * 1440)}
+    week = {"step_ms": 240070, "evaluation": "30m", "minutes": int(8.1 * 1440)}
     before_after = {"silent": [int(changed) - 3600], "fires": [now]}
     own_ttft = fired(
         "warning",
