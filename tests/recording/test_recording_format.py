@@ -378,6 +378,46 @@ def test_a_closed_writer_refuses_records(tmp_path: Path) -> None:
         writer.write(Phase(0.0, "late"))
 
 
+def test_a_failed_write_leaves_a_readable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the disk is full in the middle of a block, the half block is cut off and no further record is taken."""
+    path = tmp_path / "x.vmrec"
+    writer = RecordingWriter(path, HEADER)
+    writer.write(Answer(0.0, "chat", b"a 1\n"))
+    writer.flush()
+    whole = path.stat().st_size
+
+    class Full:
+        """A file on a disk with room for ten more bytes."""
+
+        def __init__(self, file: Any) -> None:
+            self.file = file
+            self.written = 0
+
+        def write(self, data: bytes) -> int:
+            if self.written:
+                raise OSError(28, "No space left on device")
+            self.written += 10
+            return int(self.file.write(data[:10]))
+
+        def truncate(self, size: int) -> None:
+            self.file.truncate(size)
+
+        def close(self) -> None:
+            self.file.close()
+
+    monkeypatch.setattr(writer, "_file", Full(writer._file))
+    writer.write(Answer(1.0, "chat", b"a 2\n"))
+    with pytest.raises(OSError, match="No space"):
+        writer.flush()
+    with pytest.raises(ValueError, match="closed"):
+        writer.write(Answer(2.0, "chat", b"a 3\n"))
+    writer.close()
+    assert path.stat().st_size == whole
+    with RecordingReader(path) as reader:
+        assert [record.body for record in reader if isinstance(record, Answer)] == [b"a 1\n"]
+    assert reader.truncated is not None
+
+
 def test_a_slice_begins_with_the_state_of_its_start(tmp_path: Path) -> None:
     """The copy of a slice starts with the last answer, reading, table and phase before it, and its own zero time."""
     source = CAPTURES / "vllm-0.26.0-h200-three-instances.vmrec"

@@ -103,7 +103,7 @@ def _record(
             targets,
             gpu=sources.gpu if sources else None,
             processes=sources.processes if sources else None,
-            masker=Masker([socket.gethostname(), socket.getfqdn()], [*_users(), *words]),
+            masker=Masker(_hosts(), [*_users(), *words]),
             interval=pause,
             overwrite=force,
             boot=boot_time(stat),
@@ -137,6 +137,12 @@ def _record(
     typer.echo(f"Look at it before you share it: xzcat {file} | less; play it: vllmeter replay {file}")
     if not progress.answers:
         _fail("no server answered; the recording holds only failures")
+
+
+def _hosts() -> list[str]:
+    """Names of this host, without asking a name server."""
+    name = socket.gethostname()
+    return [name, name.partition(".")[0]]
 
 
 def _users() -> list[str]:

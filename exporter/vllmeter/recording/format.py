@@ -9,6 +9,7 @@ Both work in bounded memory: one body per server is kept, never the file.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import lzma
@@ -235,7 +236,10 @@ class RecordingWriter:
         self._flushed_at = 0.0
         self._last = 0.0
         self._closed = False
-        self._file: IO[bytes] = self.path.open("wb" if overwrite else "xb")
+        self._failed = False
+        self._good_bytes = 0
+        # Unbuffered: what a failed write left behind can be cut off again.
+        self._file = self.path.open("wb" if overwrite else "xb", buffering=0)
         try:
             self._put(_header_json(header))
             if live:
@@ -245,9 +249,13 @@ class RecordingWriter:
             raise
 
     def write(self, record: Record) -> None:
-        """Add a record.  Times should not go back; one that does is written at the time of the last."""
+        """Add a record.  Times should not go back; one that does is written at the time of the last.
+
+        :raises OSError: the disk is full or gone; what was written before stays readable, further records are refused
+        :raises ValueError: the recording is closed
+        """
         with self._lock:
-            if self._closed:
+            if self._closed or self._failed:
                 raise ValueError(f"{self.path}: the recording is closed")
             self._write(record)
             if self._live and (
@@ -258,7 +266,7 @@ class RecordingWriter:
     def flush(self) -> None:
         """Make everything written so far readable, whatever happens to this process."""
         with self._lock:
-            if not self._closed:
+            if not self._closed and not self._failed:
                 self._flush()
 
     def close(self) -> None:
@@ -268,8 +276,9 @@ class RecordingWriter:
                 return
             self._closed = True
             try:
-                self._write(End(self._last))
-                self._flush()
+                if not self._failed:
+                    self._write(End(self._last))
+                    self._flush()
             finally:
                 self._file.close()
 
@@ -331,9 +340,21 @@ class RecordingWriter:
             data = lzma.compress(b"".join(self._pending), check=lzma.CHECK_CRC64, filters=[dict(f) for f in filters])
             self._pending.clear()
             self._pending_bytes = 0
-            self._file.write(data)
+            self._append(data)
         self._flushed_at = self._last
-        self._file.flush()
+
+    def _append(self, data: bytes) -> None:
+        """All of ``data``, or nothing and an error: half a block would spoil what comes after it."""
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) or 0 :]
+        except OSError:
+            self._failed = True
+            with contextlib.suppress(OSError):
+                self._file.truncate(self._good_bytes)
+            raise
+        self._good_bytes += len(data)
 
 
 def _took(record: Answer) -> dict[str, Json]:

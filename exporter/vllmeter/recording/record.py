@@ -230,8 +230,7 @@ class Recorder:
             self.error = exc
             self._stop.set()
         except ValueError:
-            if not self._stop.is_set():
-                raise
+            return  # closed meanwhile, or another thread met the full disk a moment earlier
 
     def _header(self, state: str, boot: float | None) -> Header:
         table = self._processes.read(self._clock(), ()) if self._processes is not None else None
