@@ -332,7 +332,7 @@ and {ON} vllmeter_attribution_info{{state="measured"}}
         "warning",
         "cause",
         "5m",
-        "gpu:vllmeter_gpu_memory_committed_per_total:ratio > 1",
+        "gpu:vllmeter_gpu_memory_committed_per_capacity:ratio > 1",
         "The budgets on GPU {{ $labels.gpu }} of {{ $labels.host }} exceed the card",
         """The budgets of the servers on GPU {{ $labels.gpu }}, with what comes on top of them, add up to
         {{ $value | humanizePercentage }} of what CUDA can use. Whoever starts or grows last fails.""",

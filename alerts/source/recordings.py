@@ -110,16 +110,15 @@ def increase_with_first(family: str, labels: str, matcher: str = "") -> str:
     """Events in 5 minutes, those that created the series included.
 
     ``increase()`` of a series that was born inside the window misses its first value.  Here a series that was not
-    there 5 minutes ago counts with its whole value, provided that the server's other series were there then (else
-    the whole server is new to us and its lifetime totals would look like events).
+    there 5 minutes ago counts with its whole value, provided that the server's body could be read then (else the whole
+    server is new to us, and its lifetime totals would look like events).
     """
     series = f"vllmeter_{family}{matcher}"
     return f"""\
 sum without ({labels}) (
   (
     ({series} unless {series} offset 5m)
-    and on (job, instance, server)
-    (vllmeter_requests_running offset 5m or vllmeter_http_requests_total offset 5m)
+    and on (job, instance, server) (vllmeter_server_engine_metrics offset 5m)
   )
   or
   increase({series}[5m])
@@ -331,7 +330,7 @@ def groups() -> dict[str, tuple[str, list[Group]]]:
                             '- max without (window) (vllmeter_gpu_memory_used_peak_bytes{window="60s"})',
                         ),
                         Recording(
-                            "gpu:vllmeter_gpu_memory_committed_per_total:ratio",
+                            "gpu:vllmeter_gpu_memory_committed_per_capacity:ratio",
                             "vllmeter_gpu_memory_committed_bytes\n"
                             "/ (max without (source) (vllmeter_gpu_memory_cuda_total_bytes) > 0)",
                         ),

@@ -1556,8 +1556,8 @@ def errors(b: Builder) -> None:
         {
             new_errors: f"_x{steps(FAULT)} 500",
             **{
-                f"{family}{{server=\"chat\"}}": f"_x{steps(FAULT)} 7"
-                for family in ("requests_running", "requests_waiting", "server_up")
+                f"{family}{{server=\"chat\"}}": f"_x{steps(FAULT)} 1"
+                for family in ("server_engine_metrics", "server_up")
             },
             'http_requests_total{status="2xx"}': f"_x{steps(FAULT)} 1000",
             'http_requests_total{status="4xx"}': f"_x{steps(FAULT)} 10",

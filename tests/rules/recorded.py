@@ -148,7 +148,7 @@ def busy() -> World:
     room = 5 * GIB + free - 6 * GIB - 600 * MIB
     ask("server_gpu:vllmeter_gpu_memory_restart_room_bytes:diff", servers_on_card(room), 1)
     ask("gpu:vllmeter_gpu_memory_headroom_bytes:min", cards(free - GIB, free - GIB), 1)
-    ask("gpu:vllmeter_gpu_memory_committed_per_total:ratio", cards(0.8506, 0.8506))
+    ask("gpu:vllmeter_gpu_memory_committed_per_capacity:ratio", cards(0.8506, 0.8506))
     ask("gpu:vllmeter_gpu_memory_attributed_bytes:sum", cards(10 * GIB, 5 * GIB), 1)
     ask("server_gpu:vllmeter_gpu_contention_ratio:max", servers_on_card(0.3))
     ask("server_gpu:vllmeter_ttft_contended_per_clear:ratio", servers_on_card(1.08))
@@ -360,7 +360,7 @@ def odd() -> World:
             ],
             1,
         ),
-        Question("gpu:vllmeter_gpu_memory_committed_per_total:ratio", at, [(card("a"), 0.8506)]),
+        Question("gpu:vllmeter_gpu_memory_committed_per_capacity:ratio", at, [(card("a"), 0.8506)]),
         Question(
             "server_gpu:vllmeter_ttft_contended_per_clear:ratio",
             at,
