@@ -6,6 +6,7 @@ plain frozen data; ``vllmeter.runs.report`` turns it into text.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -349,10 +350,11 @@ def _conclusion(
     else:
         word = "not enough evidence"
         reasons = _shortage(wanted, index, columns)
-    drop = _success_drop(rows, index)
-    if word == "better" and drop:
-        word = "mixed"
+    drop, certain = _success_drop(rows, index, columns)
+    if drop:
         reasons.append(drop)
+    if certain:
+        word = "mixed" if word == "better" else word if word in ("worse", "mixed") else "worse"
         regression = True
     return Conclusion(column.name, word, tuple(reasons), attribution, regression)
 
@@ -383,13 +385,28 @@ def _shortage(rows: Sequence[Row], index: int, columns: Sequence[Column]) -> lis
     return reasons
 
 
-def _success_drop(rows: Sequence[Row], index: int) -> str:
+def _success_drop(rows: Sequence[Row], index: int, columns: Sequence[Column]) -> tuple[str, bool]:
+    """(a fall of the success rate in words, whether chance is ruled out: three standard errors of two shares)."""
     for row in rows:
-        if row.metric.key == "success":
-            before, after = row.values[0].value, row.values[index].value
-            if before is not None and after is not None and after < before - LOWER_SUCCESS:
-                return f"{row.metric.side} success rate fell from {before:.1%} to {after:.1%}; failures have no latency"
-    return ""
+        if row.metric.key != "success":
+            continue
+        before, after = row.values[0].value, row.values[index].value
+        if before is None or after is None or after >= before - LOWER_SUCCESS:
+            continue
+        n_a, n_b = _tried(columns[0], row.metric.side), _tried(columns[index], row.metric.side)
+        together = (before * n_a + after * n_b) / max(1.0, n_a + n_b)
+        error = math.sqrt(together * (1 - together) * (1 / max(1.0, n_a) + 1 / max(1.0, n_b)))
+        text = f"{row.metric.side} success rate fell from {before:.1%} to {after:.1%}; failures have no latency"
+        return text, before - after > 3 * error
+    return "", False
+
+
+def _tried(column: Column, side: str) -> float:
+    """Requests that ended, well or not, over all runs of a column."""
+    if side == "client":
+        return float(sum((each.completed or 0) + (each.failed or 0) for s in column.subjects for each in s.results))
+    found = [each.server.measures.get("finished") for each in column.subjects]
+    return sum(each.value or 0.0 for each in found if each is not None)
 
 
 def _tables(sections: Sequence[Section], relevant: float) -> list[Table]:

@@ -180,6 +180,10 @@ def estimate(
 
     n = len(values)
     value = float(values.mean()) if q is None else quantile(values, q)
+    groups = int(labels.max()) + 1
+    if float(values.std()) <= 1e-9 * abs(value):
+        # all the same but for rounding: nothing varies, so nothing can be correlated
+        return Estimate(value, n, float(n), 0.0, groups, 1.0, groups)
     icc, design = intra_cluster(values, labels)
     blocks, variance = choose_blocks(values, labels)
     spread = float(values.var())
@@ -203,7 +207,7 @@ def estimate(
         error=error,
         blocks=count,
         design=design,
-        clusters=int(labels.max()) + 1,
+        clusters=groups,
         icc=icc,
     )
 
