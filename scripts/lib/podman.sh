@@ -9,6 +9,7 @@
 #   podman_standin KIND NAME           image NAME of prometheus | alertmanager | victoria-metrics,
 #                                      made from the Go-built programs, shaped like the official one
 #   podman_build NAME [ARGS...] FOLDER podman build, with this machine's certificates and pip settings
+#   podman_fresh ARGS... IMAGE COMMAND podman run, with the same; for what a newcomer's machine does
 #   podman_api                         Docker's API on a socket, sets DOCKER_HOST; needs podman_end
 #   podman_compose ARGS...             Compose v2 against it
 #   podman_end                         stops and removes all containers, networks, volumes and the API
@@ -189,19 +190,33 @@ podman_standin() {
   podman tag "localhost/vllmeter/$kind:$hash" "$name"
 }
 
-# podman_build NAME [ARGS...] FOLDER : pip inside gets this machine's certificates and index
-# through a mounted file, so that the image keeps nothing of them.
-podman_build() {
-  local name=$1 settings
-  shift
-  settings="$(mktemp)"
+# _podman_pip FILE : how pip reaches its index on this machine, as a configuration file.
+_podman_pip() {
   {
     printf '[global]\n'
     python3 -m pip config list 2>/dev/null | sed -n "s/^\(:env:\|global\|user\|site\)\.\(cert\|timeout\|default-timeout\|index-url\|extra-index-url\|trusted-host\|proxy\)='\(.*\)'\$/\2 = \3/p" |
       sed 's/^default-timeout/timeout/' | sort -u -t= -k1,1
-  } >"$settings"
-  podman build --network=host -v /etc/ssl/certs:/etc/ssl/certs:ro -v "$settings:/etc/pip.conf:ro" -t "$name" "$@"
-  local result=$?
+  } >"$1"
+}
+
+# podman_build NAME [ARGS...] FOLDER : certificates and pip's settings come through mounts, so that
+# the image keeps nothing of this machine.
+podman_build() {
+  local name=$1 settings result=0
+  shift
+  settings="$(mktemp)"
+  _podman_pip "$settings"
+  podman build --network=host -v /etc/ssl/certs:/etc/ssl/certs:ro -v "$settings:/etc/pip.conf:ro" -t "$name" "$@" || result=$?
+  rm -f "$settings"
+  return "$result"
+}
+
+# podman_fresh ARGS... COMMAND... : a machine with nothing but Debian and Python, in the network of this one.
+podman_fresh() {
+  local settings result=0
+  settings="$(mktemp)"
+  _podman_pip "$settings"
+  podman run --rm --network=host -v /etc/ssl/certs:/etc/ssl/certs:ro -v "$settings:/etc/pip.conf:ro" "$@" || result=$?
   rm -f "$settings"
   return "$result"
 }
