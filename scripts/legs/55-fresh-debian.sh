@@ -16,7 +16,7 @@ leg_run() {
 
   # A user who may not install: scripts/demo ends at once and says what to run.
   said="$LEG_SCRATCH/said"
-  podman_fresh -v "$source:/home/vllmeter:ro" "$_podman_base" bash -euc '
+  podman_fresh -v "$source:/home/vllmeter:ro" "$PODMAN_DEBIAN" bash -euc '
     apt-get -q -y purge python3-venv "python3.*-venv" >/dev/null 2>&1
     useradd --create-home newcomer
     su newcomer -c "cd /home/vllmeter && VLLMETER_VENV=/home/newcomer/venv scripts/demo --check"' >"$said" 2>&1 \
@@ -26,7 +26,7 @@ leg_run() {
   grep -q 'Traceback' "$said" && die "it ended with a traceback"
 
   # root on the same machine: everything that is missing is installed, and every answer is right.
-  podman_fresh -v "$source:/root/vllmeter" -w /root/vllmeter "$_podman_base" bash -euc "
+  podman_fresh -v "$source:/root/vllmeter" -w /root/vllmeter "$PODMAN_DEBIAN" bash -euc "
     apt-get -q -y purge python3-venv 'python3.*-venv' >/dev/null 2>&1
     scripts/demo --check --listen 127.0.0.1:$port
     test -x .venv/bin/vllmeter

@@ -67,19 +67,19 @@ CONF
     return 1
   fi
   _podman_base_image || return 1
-  if ! message="$(podman run --rm --network=none "$_podman_base" true 2>&1)"; then
+  if ! message="$(podman run --rm --network=none "$PODMAN_DEBIAN" true 2>&1)"; then
     PODMAN_REASON="podman cannot start a container here: ${message##*$'\n'}"
     return 1
   fi
 }
 
-_podman_base=localhost/vllmeter/debian-python:bookworm
+PODMAN_DEBIAN=localhost/vllmeter/debian-python:bookworm
 
 # A Debian with Python, made from packages, once. It stands for docker.io/library/python:3.x-slim
 # in builds: `python` and `python3` there, no compiler, no wget, no curl.
 _podman_base_image() {
   local root started=$SECONDS
-  podman image exists "$_podman_base" && return 0
+  podman image exists "$PODMAN_DEBIAN" && return 0
   say "Making a Debian base image from packages (once; about a minute) ..."
   root="$(mktemp -d)/root"
   if ! _podman_debootstrap "$root" >"$root.log" 2>&1; then
@@ -93,7 +93,7 @@ _podman_base_image() {
   ln -s /usr/bin/python3 "$root/usr/local/bin/python3"
   tar -C "$root" -c . | podman import -q \
     --change 'ENV PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin' --change 'CMD ["python3"]' \
-    - "$_podman_base" >/dev/null
+    - "$PODMAN_DEBIAN" >/dev/null
   rm -rf "${root%/root}"
   say "... done in $((SECONDS - started)) s"
 }
@@ -108,7 +108,7 @@ _podman_debootstrap() {
 podman_base() {
   local name
   for name in "$@"; do
-    podman tag "$_podman_base" "$name"
+    podman tag "$PODMAN_DEBIAN" "$name"
   done
 }
 
