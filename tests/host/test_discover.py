@@ -154,6 +154,14 @@ def test_without_docker_the_proxy_or_the_namespace_leads_in() -> None:
     assert (found.url, found.name) == ("http://172.18.0.2:8000", "qwen")
 
 
+def test_podmans_monitor_holds_the_published_port() -> None:
+    """conmon names the container; with two published ports it cannot tell which is which."""
+    monitor = HostProcess(8, 0, 8, "conmon", argv=("conmon", "-c", CHAT.id), listening_ports=(8002,))
+    assert look(inside(), monitor).servers[0].url == "http://127.0.0.1:8002"
+    two = replace(monitor, listening_ports=(8002, 9002))
+    assert look(inside(), two, namespace_addresses={BRIDGE: ("10.88.0.4",)}).servers[0].url == "http://10.88.0.4:8000"
+
+
 def test_a_container_that_cannot_be_reached_is_skipped_with_the_remedy() -> None:
     """Neither Docker's API nor its namespace can be seen."""
     found = look(inside(net_namespace=None, listening_ports=None))

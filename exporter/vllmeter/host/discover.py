@@ -230,9 +230,13 @@ def _in_container(
 
 
 def _proxied(table: ProcessTable, process: HostProcess, port: int) -> tuple[str, int] | None:
-    """Host address and port from docker-proxy's command line, which names the container's address."""
+    """Host address and port of a published port, from docker-proxy's command line or from what conmon holds open."""
     addresses = table.namespace_addresses.get(process.net_namespace, ()) if process.net_namespace is not None else ()
     for other in table.processes.values():
+        if other.comm == "conmon" and other.argv and process.container_id in other.argv:
+            # Podman's monitor keeps the published ports; with several it does not say which is which
+            held = other.listening_ports or ()
+            return ("", held[0]) if len(held) == 1 else None
         if other.comm != "docker-proxy" or not other.argv:
             continue
         options = dict(zip(other.argv[1::2], other.argv[2::2], strict=False))

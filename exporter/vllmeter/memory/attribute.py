@@ -283,7 +283,8 @@ class _Owners:
             argv = self._view.processes[root].argv
             command = command_of(argv) if argv else None
             if command is not None:
-                title = " ".join(("vllm serve", *command.served_names[:1]))
+                names = [name.rstrip("/").rsplit("/", 1)[-1] for name in command.served_names[:1]]
+                title = " ".join(("vllm serve", *names))
                 return title[:80], False, f"pid {root}{where}: a server that is not configured, port {command.port}"
             return "vllm serve", False, f"pid {root}{where}: a server that is not configured"
         if title_role(process.argv, process.comm) in ("engine_core", "worker"):
