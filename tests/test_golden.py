@@ -42,11 +42,13 @@ def static(stem: str, name: str) -> Callable[[], Stepper]:
     return build
 
 
-def played(begin: str | float, end: str | float, offset: float = 0.0) -> Callable[[], Stepper]:
-    """The H200 recording from one phase (or second) to another, ``offset`` seconds further."""
+def played(
+    begin: str | float, end: str | float, offset: float = 0.0, capture: str = "vllm-0.26.0-h200-three-instances"
+) -> Callable[[], Stepper]:
+    """An H200 recording from one phase (or second) to another, ``offset`` seconds further."""
 
     def build() -> Stepper:
-        player = Player(CAPTURES / "vllm-0.26.0-h200-three-instances.vmrec", loop=False)
+        player = Player(CAPTURES / f"{capture}.vmrec", loop=False)
         first, last = (x if isinstance(x, float) else player.phase_start(x) for x in (begin, end))
         stepper = Stepper(settings_of(player), {s.name: "0.26.0" for s in player.header.servers})
         stepper.play(player, first, last + offset)
@@ -73,6 +75,8 @@ CASES: dict[str, Callable[[], Stepper]] = {
     "h200-prefix-shared": played("pressure-64", "cooldown", 2.0),
     "h200-restarting": played("cooldown", "restart-8192", 10.0),
     "h200-restarted": played("cooldown", "cand-8192-short", 3.0),
+    "h200-orphan": played(60.0, 127.0, capture="vllm-0.26.0-h200-orphan-and-hang"),
+    "h200-stopped-engine": played(60.0, 150.0, capture="vllm-0.26.0-h200-orphan-and-hang"),
 }
 
 

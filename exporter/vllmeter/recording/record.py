@@ -324,16 +324,17 @@ class Recorder:
         wait = self._ticks(self._interval)
         next_processes = 0.0
         while True:
+            # Records carry the time since the start; sources keep their own timers and get one clock for all calls.
             now = self._now()
             pids: tuple[int, ...] = ()
             if self._gpu is not None:
-                reading = self._gpu.read(now, self._wall())
+                reading = self._gpu.read(self._clock(), self._wall())
                 pids = _pids(reading)
                 self._gpu_state = "ok" if reading.up else reading.reason or "down"
                 self._write(Gpus(now, _masked_reading(reading, self._masker)))
             if self._processes is not None and now >= next_processes:
                 next_processes = now + max(PROCESSES_EVERY, self._interval) - self._interval / 2
-                self._write(Processes(now, self._masker.table(self._processes.read(now, pids))))
+                self._write(Processes(now, self._masker.table(self._processes.read(self._clock(), pids))))
             if not wait():
                 return
 
