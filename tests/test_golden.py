@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fakes.stepper import Stepper, settings_for, settings_of
+from vllmeter.memory.startup_log import StartupLog
 from vllmeter.recording.player import Player
+from vllmeter.snapshot import Baseline
 
 HERE = Path(__file__).parent
 CAPTURES = HERE / "captures"
@@ -57,6 +60,60 @@ def played(
     return build
 
 
+def annotated() -> Stepper:
+    """The pressure phase with start-up logs, a load-test run under way, baselines and an XID error."""
+    stepper = played("pressure-64", "pressure-64", 2.0)()
+    for name, log in (("vllm-qwen3", "chat-two-starts"), ("vllm-embed", "embed"), ("vllm-reranker", "rerank")):
+        parser = StartupLog()
+        for line in (CAPTURES / "logs" / f"vllm-0.26.0__h200__{log}.log").read_text(encoding="utf-8").splitlines():
+            if log == "chat-two-starts" and "max-num-batched-tokens 8192" in line:
+                break  # the second start comes later
+            parser.feed(line)
+        stepper.store.log_facts(name, parser.facts, parser.last_failure)
+    stepper.mark_run("base-2048", "long", "vllm-qwen3", start=True)
+    stepper.store.baselines = (
+        Baseline("vllm-qwen3", "long", "base-2048", stepper.wall, {"mean": 0.085, "p95": 0.12}, {"mean": 3.1}, 164.2),
+    )
+    nvml = stepper.snapshot().nvml
+    assert nvml is not None
+    stepper.gpu(replace(nvml, gpus=tuple(replace(g, xid_last=31) for g in nvml.gpus)), stepper.snapshot_table())
+    return stepper
+
+
+RARE = b"""# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 0
+# TYPE vllm:num_requests_swapped gauge
+vllm:num_requests_swapped{engine="0",model_name="m"} 2
+# TYPE vllm:engine_sleep_state gauge
+vllm:engine_sleep_state{engine="0",model_name="m",sleep_state="awake"} 0
+vllm:engine_sleep_state{engine="0",model_name="m",sleep_state="weights_offloaded"} 1
+vllm:engine_sleep_state{engine="0",model_name="m",sleep_state="discard_all"} 0
+# TYPE vllm:corrupted_requests_total counter
+vllm:corrupted_requests_total{engine="0",model_name="m"} 1
+# TYPE vllm:spec_decode_num_drafts_total counter
+vllm:spec_decode_num_drafts_total{engine="0",model_name="m"} 10
+# TYPE vllm:spec_decode_num_draft_tokens_total counter
+vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="m"} 30
+# TYPE vllm:spec_decode_num_accepted_tokens_total counter
+vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="m"} 21
+"""
+"""Families that no recording holds; made up, not captured."""
+
+
+def rare() -> Stepper:
+    """A made-up body of rare families; its server is asleep on a GPU."""
+    player = Player(CAPTURES / "vllm-0.26.0-h200-three-instances.vmrec", loop=False)
+    stepper = Stepper(settings_for("asleep", first_port=8002))
+    moment = player.at(5.0)
+    assert moment.nvml is not None
+    for _ in range(2):
+        stepper.gpu(moment.nvml, moment.processes)
+        stepper.body("asleep", RARE)
+        stepper.at += 1.0
+    stepper.at -= 1.0
+    return stepper
+
+
 CASES: dict[str, Callable[[], Stepper]] = {
     "cpu-generate-idle": static("vllm-0.32.0-cpu-generate-idle.prom", "chat"),
     "cpu-generate-under-load": static("vllm-0.32.0-cpu-generate-under-load.prom", "chat"),
@@ -75,6 +132,8 @@ CASES: dict[str, Callable[[], Stepper]] = {
     "h200-prefix-shared": played("pressure-64", "cooldown", 2.0),
     "h200-restarting": played("cooldown", "restart-8192", 10.0),
     "h200-restarted": played("cooldown", "cand-8192-short", 3.0),
+    "h200-annotated": annotated,
+    "made-rare-families": rare,
     "h200-orphan": played(60.0, 127.0, capture="vllm-0.26.0-h200-orphan-and-hang"),
     "h200-stopped-engine": played(60.0, 150.0, capture="vllm-0.26.0-h200-orphan-and-hang"),
 }

@@ -174,7 +174,6 @@ def _families() -> tuple[Family, ...]:
     add(g, "window", "gauge", "prefix_cache_hit_window_ratio", _W, "Prefix-cache hit ratio in the window, in tokens; absent without queries.")
     add(g, "window", "gauge", "prompt_tokens_computed_window", _W, "Prompt tokens really computed in the window.")
     add(g, "window", "gauge", "prompt_tokens_cached_window", _W, "Prompt tokens taken from a cache in the window.")
-    add(g, "window", "gauge", "recomputed_tokens_window", _W, "Tokens computed again because of preemption in the window, where it can be derived.")
     add(g, "window", "gauge", "server_gpu_memory_peak_bytes", _SGW, "Largest GPU memory of the server in any sample of the window.")
     add(g, "window", "gauge", "gpu_memory_used_peak_bytes", (*_G, "window"), "Largest used memory of the GPU in any sample of the window.")
     add(g, "window", "gauge", "gpu_utilization_peak_ratio", (*_G, "window"), "Largest utilisation of the GPU in any sample of the window.")

@@ -35,6 +35,7 @@ class Stepper:
         self.store.config = ConfigStatus(True, WALL)
         self.at = 0.0
         self.wall_zero = WALL
+        self._table: ProcessTable | None = None
         self.targets: dict[str, Target] = {}
         for server in settings.servers:
             target = Target(server, settings.interval)
@@ -61,8 +62,13 @@ class Stepper:
         """A good answer."""
         self.fetch(name, Fetch(0.01, body=body, content_type=content_type, status=200))
 
+    def snapshot_table(self) -> ProcessTable | None:
+        """The process table of the last tick."""
+        return self._table
+
     def gpu(self, nvml: NvmlReading, table: ProcessTable | None) -> None:
         """A tick of NVML and /proc."""
+        self._table = table
         self.store.gpu_tick(nvml, table, None, self.at, self.wall)
 
     def moment(self, moment: Moment, names: Mapping[str, str] | None = None) -> None:

@@ -140,7 +140,6 @@ _WINDOWED: Sequence[tuple[str, str]] = (
     ("prefix_cache_hit_window_ratio", "prefix_hit_ratio"),
     ("prompt_tokens_computed_window", "prompt_tokens_computed"),
     ("prompt_tokens_cached_window", "prompt_tokens_cached"),
-    ("recomputed_tokens_window", "recomputed_tokens"),
 )
 """family, field of Windowed"""
 
