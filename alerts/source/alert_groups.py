@@ -215,7 +215,7 @@ EXPORTERS = [
         "symptom",
         "5m",
         # An hour of memory; a host that was taken away on purpose stops alerting after it.
-        'max_over_time(up{job="<job>"}[1h]) unless up{job="<job>"}',
+        'max_over_time(up{job="<job>"}[1h]) unless up',
         "vllmeter on {{ $labels.instance }} is no longer a target",
         """{{ $labels.instance }} was a target within the last hour and is none now, while Prometheus itself runs. If
         the host was removed on purpose this resolves by itself after an hour.""",

@@ -117,7 +117,7 @@ def increase_with_first(family: str, labels: str, matcher: str = "") -> str:
     return f"""\
 sum without ({labels}) (
   (
-    ({series} unless {series} offset 5m)
+    ({series} unless vllmeter_{family} offset 5m)
     and on (job, instance, server) (vllmeter_server_engine_metrics offset 5m)
   )
   or

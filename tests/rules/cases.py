@@ -7,7 +7,8 @@ Links are appended by :mod:`rules.promtool_files`, which knows their pattern.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 
 from rules.world import GIB, MIB, Series, change, fleet, key_of, per_second, server, steps
 
@@ -39,6 +40,24 @@ class Case:
     evaluation: str = "15s"
 
 
+LOAD_CAUSED = frozenset(
+    {
+        "VllmeterSamplingLate",
+        "VllmeterKvCachePressure",
+        "VllmeterPreemptionStorm",
+        "VllmeterPreemptionThrashing",
+        "VllmeterPrefixCacheCollapse",
+        "VllmeterQueueGrowing",
+        "VllmeterTtftJitterHigh",
+        "VllmeterTtftObjectiveBurnFast",
+        "VllmeterTtftObjectiveBurnSlow",
+        "VllmeterDecodeStarvation",
+        "VllmeterRequestsRejected",
+    }
+)
+"""Alerts that a load test causes on purpose: each of their cases is repeated with an active run, where it is info."""
+
+
 @dataclass
 class Builder:
     """Collects cases; the usual labels and times are filled in."""
@@ -63,6 +82,22 @@ class Builder:
         evaluation: str = "15s",
     ) -> None:
         """``hold`` is the alert's ``for``; ``delay`` what a window needs on top before the condition holds."""
+        if alert in LOAD_CAUSED and not any(one.startswith("run_active") for one in changes):
+            self.add(
+                f"{name}, in a run",
+                alert,
+                {**changes, **RUN},
+                [replace(one, labels={**one.labels, "severity": "info"}) for one in expected],
+                hold=hold,
+                delay=delay,
+                silent=silent,
+                fires=fires,
+                busy=busy,
+                base=base,
+                minutes=minutes,
+                step_ms=step_ms,
+                evaluation=evaluation,
+            )
         series = change(fleet(busy=busy) if base is None else base, changes)
         if silent is None:
             silent = [FAULT - 5]
@@ -566,13 +601,6 @@ def exporters(b: Builder) -> None:
         hold=30,
     )
     b.add(
-        "late during a run is a note",
-        "VllmeterSamplingLate",
-        {"sample_age_seconds": until(0.4, 25), **RUN},
-        [late("info", "25s")],
-        hold=30,
-    )
-    b.add(
         "a server that is down is not late",
         "VllmeterSamplingLate",
         {"sample_age_seconds": until(0.4, 25), "server_up": until(1, 0)},
@@ -933,13 +961,6 @@ def caches(b: Builder) -> None:
     }
     b.add("waiting for room with a full cache", "VllmeterKvCachePressure", {**full, **waiting}, [pressure("warning", "7")], hold=120)
     b.add(
-        "the same during a run is a note",
-        "VllmeterKvCachePressure",
-        {**full, **waiting, **RUN},
-        [pressure("info", "7")],
-        hold=120,
-    )
-    b.add(
         "a run on the other host changes nothing",
         "VllmeterKvCachePressure",
         {**full, **waiting, 'run_active{host="b", server="chat", scenario="short", run="r1"}': "1"},
@@ -1022,13 +1043,6 @@ def caches(b: Builder) -> None:
         hold=15,
     )
     b.add(
-        "a burst in a run is a note",
-        "VllmeterPreemptionStorm",
-        {'preemptions_window{window="60s"}': until(2, 20), **queued, **RUN},
-        [storm("info", 20)],
-        hold=15,
-    )
-    b.add(
         "always so many is no spike",
         "VllmeterPreemptionStorm",
         {'preemptions_window{window="60s"}': "20", 'requests_waiting_peak{window="60s"}': "12"},
@@ -1062,15 +1076,6 @@ def caches(b: Builder) -> None:
         'requests_finished_total{reason="stop"}': counter((1, 300), (0.1, 900)),
     }
     b.add("more evicted than finished", "VllmeterPreemptionThrashing", slow, [thrash("warning")], hold=300, delay=300, minutes=20)
-    b.add(
-        "more evicted than finished, in a run",
-        "VllmeterPreemptionThrashing",
-        {**slow, **RUN},
-        [thrash("info")],
-        hold=300,
-        delay=300,
-        minutes=20,
-    )
     b.add(
         "nothing finishes at all",
         "VllmeterPreemptionThrashing",
@@ -1121,13 +1126,6 @@ def caches(b: Builder) -> None:
     small = {one: values for one, values in small.items() if "prefix_cache" in one[0]}
     later = {"silent": [hour - 30, hour + 600], "fires": [hour + 1000], "minutes": 95, "base": small, "evaluation": "1m"}
     b.add("hits fall from 70 to 20 %", "VllmeterPrefixCacheCollapse", prefix(70, 20), [collapse("warning")], **later)  # type: ignore[arg-type]
-    b.add(
-        "hits fall in a run",
-        "VllmeterPrefixCacheCollapse",
-        {**prefix(70, 20), **RUN},
-        [collapse("info")],
-        **later,  # type: ignore[arg-type]
-    )
     quiet = {"silent": [hour - 30, hour + 600, hour + 1000], "minutes": 95, "base": small, "evaluation": "1m"}
     b.add("hits fall from 70 to 50 %", "VllmeterPrefixCacheCollapse", prefix(70, 50), **quiet)  # type: ignore[arg-type]
     b.add("never hit (short prompts): nothing to lose", "VllmeterPrefixCacheCollapse", prefix(20, 0), **quiet)  # type: ignore[arg-type]
@@ -1156,7 +1154,6 @@ def latencies(b: Builder) -> None:
     queue = {"requests_waiting": " ".join(["0x6", *(f"{2 * level}x12" for level in range(1, 16))])}
     when = {"silent": [55, 300], "fires": [660]}
     b.add("a queue that grows and grows", "VllmeterQueueGrowing", queue, [growing("warning")], **when)  # type: ignore[arg-type]
-    b.add("a growing queue in a run", "VllmeterQueueGrowing", {**queue, **RUN}, [growing("info")], **when)  # type: ignore[arg-type]
     b.add("a long but steady queue", "VllmeterQueueGrowing", {"requests_waiting": "30"}, silent=[400, 700, 840])
     b.add(
         "a short queue that grows a little",
@@ -1196,7 +1193,6 @@ def latencies(b: Builder) -> None:
         }
 
     b.add("a spread larger than half of the mean", "VllmeterTtftJitterHigh", spread(1.2, 2, 60), [jitter("warning")], hold=120)
-    b.add("the same in a run", "VllmeterTtftJitterHigh", {**spread(1.2, 2, 60), **RUN}, [jitter("info")], hold=120)
     b.add("too few requests to say so", "VllmeterTtftJitterHigh", spread(1.2, 2, 20), silent=[295, 480, 840])
     b.add("a spread small against the mean", "VllmeterTtftJitterHigh", spread(1.2, 6, 60), silent=[295, 480, 840])
     b.add("a spread nobody sees", "VllmeterTtftJitterHigh", spread(0.2, 0.3, 60), silent=[295, 480, 840])
@@ -1231,16 +1227,6 @@ def latencies(b: Builder) -> None:
         evaluation="1m",
     )
     b.add(
-        "a third of the requests over the bound, in a run",
-        "VllmeterTtftObjectiveBurnFast",
-        {**ttft(0.34), **RUN},
-        [burn("info", "27.97%")],
-        silent=[295, 400],
-        fires=[1800],
-        minutes=35,
-        evaluation="1m",
-    )
-    b.add(
         "few requests over the bound for hours, the 6 h pair",
         "VllmeterTtftObjectiveBurnFast",
         ttft(0.1),
@@ -1248,6 +1234,32 @@ def latencies(b: Builder) -> None:
         silent=[295],
         fires=[4200],
         minutes=75,
+        evaluation="1m",
+    )
+    # Five good hours at six requests a minute, then eighteen bad minutes: the hour has burnt, the six hours have not.
+    alone: Series = {}
+    server(alone, "a", "chat", busy=True, engines=("0",))
+    alone = {one: values for one, values in alone.items() if one[0].startswith("vllmeter_ttft_seconds")}
+    good = 300 * 60 // 15
+
+    def lately(share: float) -> dict[str, str | None]:
+        each, within = 0.1 * 15.003, 0.1 * 15.003 * (1 - share)
+        return {
+            'ttft_seconds_bucket{le="2.5"}': f"0+{each:.9g}x{good} {each * good:.9g}+{within:.9g}",
+            'ttft_seconds_bucket{le="+Inf"}': f"0+{each:.9g}",
+            "ttft_seconds_count": f"0+{each:.9g}",
+        }
+
+    b.add(
+        "nearly all requests over the bound for eighteen minutes, the 1 h pair",
+        "VllmeterTtftObjectiveBurnFast",
+        lately(0.9),
+        [burn("critical", "23.06%")],
+        base=alone,
+        silent=[18000],
+        fires=[18000 + 1080],
+        minutes=320,
+        step_ms=15003,
         evaluation="1m",
     )
     b.add(
@@ -1297,12 +1309,12 @@ def latencies(b: Builder) -> None:
         step = 60.01
         first, second = int(begins / step), int((total - begins) / step)
         own = {"job": "vllmeter", "instance": "a:9877", "host": "a", "server": "chat", "engine": "0"}
-        good = [60 * (1 - before), 60 * (1 - after)]
+        good = [6 * (1 - before), 6 * (1 - after)]
         within = f"0+{good[0]:.9g}x{first} {good[0] * first:.9g}+{good[1]:.9g}x{second}"
         return {
             key_of("ttft_seconds_bucket", {**own, "le": "2.5"}): within,
-            key_of("ttft_seconds_bucket", {**own, "le": "+Inf"}): "0+60",
-            key_of("ttft_seconds_count", own): "0+60",
+            key_of("ttft_seconds_bucket", {**own, "le": "+Inf"}): "0+6",
+            key_of("ttft_seconds_count", own): "0+6",
         }
 
     def slow_burn(severity: str, percent: str) -> Firing:
@@ -1324,17 +1336,6 @@ def latencies(b: Builder) -> None:
         [slow_burn("warning", "4%")],
         base=days(0.001, 0.04, day, 2.2 * day),
         silent=[day - 600, day + 600],
-        fires=[int(2.1 * day)],
-        minutes=int(2.2 * 1440),
-        **long,  # type: ignore[arg-type]
-    )
-    b.add(
-        "four of a hundred for a day, in a run",
-        "VllmeterTtftObjectiveBurnSlow",
-        RUN,
-        [slow_burn("info", "4%")],
-        base=days(0.001, 0.04, day, 2.2 * day),
-        silent=[day - 600],
         fires=[int(2.1 * day)],
         minutes=int(2.2 * 1440),
         **long,  # type: ignore[arg-type]
@@ -1369,24 +1370,25 @@ def latencies(b: Builder) -> None:
         **long,  # type: ignore[arg-type]
     )
     b.add(
-        "it is bad only since a few minutes",
+        "it is bad only since an hour",
         "VllmeterTtftObjectiveBurnSlow",
         {},
-        base=days(0.0, 0.05, 2 * day, 2.2 * day),
+        base=days(0.0, 0.1, 2 * day, 2.2 * day),
         silent=[2 * day + 900, 2 * day + 3600],
         minutes=int(2.2 * 1440),
         **long,  # type: ignore[arg-type]
     )
-    few = days(0.001, 0.04, day, 2.2 * day)
+    # Then only 3 requests in 5 minutes are left: the burn of the day is history, and a share of 3 says nothing.
+    trickle = int(1.8 * day / 60.01)
+    own = {"job": "vllmeter", "instance": "a:9877", "host": "a", "server": "chat", "engine": "0"}
     b.add(
-        "no traffic now: old burn is history",
+        "hardly any traffic now",
         "VllmeterTtftObjectiveBurnSlow",
         {},
         base={
-            name: f"{values.split('x')[0]}x{int(1.8 * 1440)} {int(60 * 1.8 * 1440)}"
-            if "+Inf" in str(name) or name[0].endswith("_count")
-            else f"0+57x{int(1.8 * 1440)} {int(57 * 1.8 * 1440)}"
-            for name, values in few.items()
+            key_of("ttft_seconds_bucket", {**own, "le": "2.5"}): f"0+5.7x{trickle} {5.7 * trickle:.9g}+0.57",
+            key_of("ttft_seconds_bucket", {**own, "le": "+Inf"}): f"0+6x{trickle} {6 * trickle}+0.6",
+            key_of("ttft_seconds_count", own): f"0+6x{trickle} {6 * trickle}+0.6",
         },
         silent=[int(1.9 * day), int(2.1 * day)],
         minutes=int(2.2 * 1440),
@@ -1408,7 +1410,14 @@ def latencies(b: Builder) -> None:
             'ttft_window_share_over_ratio{window="15s", le="2.5"}': until(0.002, quarter),
         }
 
-    b.add("a run over the objective", "VllmeterTtftObjectiveMissedInRun", {**shares(0.4, 0.5), **RUN}, [missed], hold=15)
+    enough = {'ttft_window_requests{window="60s"}': "60"}
+    b.add(
+        "a run over the objective",
+        "VllmeterTtftObjectiveMissedInRun",
+        {**shares(0.4, 0.5), **enough, **RUN},
+        [missed],
+        hold=15,
+    )
     b.add("no run", "VllmeterTtftObjectiveMissedInRun", shares(0.4, 0.5), silent=[345, 400, 840])
     b.add(
         "a run of another server",
@@ -1460,7 +1469,6 @@ def latencies(b: Builder) -> None:
 
     starve = {"silent": [415], "fires": [480], "minutes": 10}
     b.add("long prompts of others", "VllmeterDecodeStarvation", stall(), [starving("warning")], **starve)  # type: ignore[arg-type]
-    b.add("long prompts of others, in a run", "VllmeterDecodeStarvation", {**stall(), **RUN}, [starving("info")], **starve)  # type: ignore[arg-type]
     fine = {"silent": [450, 480, 590], "minutes": 10}
     b.add("slower, but readable", "VllmeterDecodeStarvation", stall(latency=0.09), **fine)  # type: ignore[arg-type]
     b.add(
@@ -1584,8 +1592,11 @@ def errors(b: Builder) -> None:
     b.add(
         "the engine gives up on requests",
         "VllmeterRequestsFinishedWithError",
-        {'requests_finished_total{reason="error"}': counter((0, FAULT), (0.1, 3600))},
-        [failed("60")],
+        {
+            'requests_finished_total{reason="error"}': counter((0, FAULT), (0.02, 3600)),
+            'requests_finished_total{reason="stop"}': counter((0.1, 3600)),
+        },
+        [failed("12")],
         hold=60,
         silent=[295],
         fires=[700],
@@ -1617,7 +1628,6 @@ def errors(b: Builder) -> None:
 
     first = {'requests_rejected_total{server="chat", reason="max_num_queued_reqs"}': f"_x{steps(FAULT)} 3"}
     b.add("the first rejections", "VllmeterRequestsRejected", first, [rejected("warning")])
-    b.add("rejections in a run", "VllmeterRequestsRejected", {**first, **RUN}, [rejected("info")])
     b.add(
         "rejections half an hour ago",
         "VllmeterRequestsRejected",
@@ -1830,7 +1840,7 @@ def regressions(b: Builder) -> None:
         "VllmeterTtftAboveOwnPast",
         {},
         [own_ttft],
-        base=past(200, 50, (0.5, 1.0), (3, 3)),
+        base=past(20, 50, (0.05, 0.1), (3, 3)),
         **before_after,  # type: ignore[arg-type]
         **week,  # type: ignore[arg-type]
     )
@@ -1888,6 +1898,24 @@ def regressions(b: Builder) -> None:
         **before_after,  # type: ignore[arg-type]
         **week,  # type: ignore[arg-type]
     )
+    def phases(*parts: tuple[float, float]) -> Series:
+        """Generated tokens a second in (rate, days) phases, with a queue all the time."""
+        value, text = 0.0, []
+        for rate, length in parts:
+            samples = int(length * day / step)
+            text.append(f"{value:.9g}+{rate * step:.9g}x{samples}")
+            value += rate * step * samples
+        series = past(200, 30, (0.5, 0.5), (3, 3), waiting=4)
+        return {
+            one: " ".join(text) if one[0] == "vllmeter_generation_tokens_total" else values
+            for one, values in series.items()
+        }
+
+    for name, base in (
+        ("as slow a week ago", phases((30, 1), (50, 6.5), (30, 0.7))),
+        ("as slow yesterday", phases((50, 6), (30, 2.2))),
+    ):
+        b.add(name, "VllmeterThroughputBelowOwnPast", {}, base=base, silent=[now], **week)  # type: ignore[arg-type]
     for name, changes, base in (
         ("slower in a run", RUN, past(200, 30, (0.5, 0.5), (3, 3), waiting=4)),
         ("less was asked for: nobody waits", {}, past(200, 30, (0.5, 0.5), (3, 3))),
@@ -1983,6 +2011,7 @@ def gpus(b: Builder) -> None:
     b.add("no NVML at all has its own alert", "VllmeterGpuVanished", {**away, "nvml_up": until(1, 0)}, silent=[330, 400, 840])
 
 
+@cache
 def all_cases() -> list[Case]:
     """Every hand-written case."""
     b = Builder()

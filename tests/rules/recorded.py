@@ -384,7 +384,11 @@ def e2e_in_run() -> World:
         'baseline_ttft_seconds{server="chat", scenario="short", stat="mean"}': "7",
     }
     # One model is served by an uptime-sized mean; the other is fine.
-    broken = {'ttft_seconds_sum{server="embed"}': per_second(40000)}
+    broken = {
+        'ttft_seconds_sum{server="embed"}': per_second(40000),
+        # Its buckets are its own: none at the bound of the objective.
+        'ttft_seconds_bucket{server="chat", le="2.5"}': None,
+    }
     return World(
         "end-to-end latency against its baseline",
         change(fleet(), {**changes, **wrong, **broken}),
@@ -400,6 +404,9 @@ def e2e_in_run() -> World:
                 [(of("a", "chat", scenario="short"), 1.25)],
             ),
             Question("model:vllmeter_ttft_seconds:mean_rate5m", 720, models(0.25, 0)[:1]),
+            Question(
+                "server:vllmeter_ttft_objective_requests:rate5m", 720, [(of("a", "embed"), 2), (of("b", "chat"), 2)]
+            ),
             Question(
                 "server:vllmeter_ttft_seconds:mean_rate5m", 720, [(of("a", "chat"), 0.25), (of("b", "chat"), 0.25)]
             ),
