@@ -20,7 +20,10 @@ def replay(
     base_port: Annotated[
         int | None, typer.Option("--base-port", help="First port; default: the recorded ports where free.")
     ] = None,
-    control_port: Annotated[int, typer.Option("--control-port", help="Port of /replay/…, on 127.0.0.1; 0 = any.")] = 0,
+    control_port: Annotated[int, typer.Option("--control-port", help="Port of /replay/…; 0 = any.")] = 0,
+    control_host: Annotated[
+        str, typer.Option("--control-host", help="Address of /replay/…, which can break things: keep it private.")
+    ] = "127.0.0.1",
     start: Annotated[str | None, typer.Option("--start", help="Second or phase to begin at.")] = None,
     config: Annotated[
         Path | None, typer.Option("--write-config", help="Write the vllmeter.yaml for this replay to a file.")
@@ -44,6 +47,7 @@ def replay(
             host=host,
             base_port=base_port,
             control_port=control_port,
+            control_host=control_host,
             start=_start(summary, start),
         )
         server.start()

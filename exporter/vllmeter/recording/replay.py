@@ -296,6 +296,12 @@ class _Port:
         self._holder.close()
 
 
+def _shown(host: str) -> str:
+    """A host for URLs: every address is reached by the loopback one."""
+    shown = "127.0.0.1" if host in ("", "0.0.0.0", "::") else host  # noqa: S104
+    return f"[{shown}]" if ":" in shown else shown
+
+
 def _json_reply(document: Any, status: int = 200) -> Reply:
     return Reply(status, json.dumps(document).encode() + b"\n")
 
@@ -304,7 +310,9 @@ class ReplayServer:
     """Serves a recording.  ``start()`` binds the ports and returns where everything is; ``stop()`` ends it.
 
     :param copies: serve every server that many times; copy 2 and up are named ``NAME-2``, …
-    :param host: address the servers listen on; the control port is always on 127.0.0.1
+    :param host: address the servers listen on
+    :param control_host: address of the control port, which can seek and break things: 127.0.0.1 unless the exporter
+        is in another container, in a network of the two
     :param base_port: ports from here on; None = the recorded ones where free, else any
     :param control_port: 0 = any
     :param start: position to begin at, in seconds
@@ -321,6 +329,7 @@ class ReplayServer:
         host: str = "127.0.0.1",
         base_port: int | None = None,
         control_port: int = 0,
+        control_host: str = "127.0.0.1",
         start: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -337,6 +346,7 @@ class ReplayServer:
         self._copies = copies
         self._base_port = base_port
         self._control_port = control_port
+        self._control_host = control_host
         self._ports: dict[str, _Port] = {}
         self._faults: dict[str, Fault] = {}
         self._control: _Port | None = None
@@ -446,11 +456,10 @@ class ReplayServer:
 
     def _bind(self) -> None:
         endpoints: list[Endpoint] = []
-        shown = "127.0.0.1" if self.host in ("", "0.0.0.0", "::") else self.host  # noqa: S104
-        shown = f"[{shown}]" if ":" in shown else shown
+        shown = _shown(self.host)
         try:
-            self._control = self._bind_one("127.0.0.1", self._control_port)
-            self.control_url = f"http://127.0.0.1:{self._control.port}"
+            self._control = self._bind_one(self._control_host, self._control_port)
+            self.control_url = f"http://{_shown(self._control_host)}:{self._control.port}"
             for number in range(self._copies):
                 for server in self.player.header.servers:
                     name = server.name if number == 0 else f"{server.name}-{number + 1}"
