@@ -18,6 +18,7 @@
 
 PODMAN_REASON=""
 _podman_pids=()
+_podman_lock="" # file descriptor
 
 _podman_packages=(podman=podman runc=runc iptables=iptables debootstrap=debootstrap busybox=busybox
   netavark aardvark-dns catatonit)
@@ -37,6 +38,12 @@ podman_ready() {
   folder="$(cache_folder)/containers"
   run=/run/vllmeter-containers
   mkdir -p "$folder" "$run"
+  # One user of this storage at a time: podman_end removes all containers in it.
+  exec {_podman_lock}>"$folder/lock"
+  if have flock && ! flock -n "$_podman_lock"; then
+    say "Waiting: another test run uses the containers"
+    flock "$_podman_lock"
+  fi
   # runc and cgroupfs: crun refuses hybrid cgroups, and there may be no systemd to manage cgroups.
   # Limits: Podman's own defaults are larger than an enclosing container may grant.
   cat >"$folder/containers.conf" <<CONF
@@ -271,5 +278,9 @@ podman_end() {
   if [[ -n ${DOCKER_HOST-} ]]; then
     rm -rf "$(dirname "${DOCKER_HOST#unix://}")"
     unset DOCKER_HOST
+  fi
+  if [[ -n $_podman_lock ]]; then
+    exec {_podman_lock}>&-
+    _podman_lock=""
   fi
 }
