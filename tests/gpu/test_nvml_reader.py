@@ -117,7 +117,7 @@ def test_without_memory_v2_the_old_call_is_used_and_marked() -> None:
 def test_a_binding_without_the_v2_constant_still_works() -> None:
     """nvidia-ml-py 11 knows no nvmlMemory_v2."""
     fake = FakePynvml([three_servers()])
-    fake.nvmlMemory_v2 = None
+    fake.nvmlMemory_v2 = None  # type: ignore[assignment]
     assert one(NvmlReader(fake).read(1.0, 1.0)).memory_total_bytes == H200_TOTAL
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ HOST = 1
 BRIDGE = 2
 
 
-def serve(pid: int, *arguments: str, ports: tuple[int, ...] | None = (), **more: object) -> HostProcess:
+def serve(pid: int, *arguments: str, ports: tuple[int, ...] | None = (), **more: Any) -> HostProcess:
     """A `vllm serve` process in the host's network."""
     process = HostProcess(
         pid,
@@ -26,12 +27,12 @@ def serve(pid: int, *arguments: str, ports: tuple[int, ...] | None = (), **more:
         listening_ports=ports,
         net_namespace=HOST,
     )
-    return replace(process, **more)  # type: ignore[arg-type]
+    return replace(process, **more)
 
 
-def look(*processes: HostProcess, containers: Sequence[ContainerFacts] = (), **more: object) -> Discovery:
+def look(*processes: HostProcess, containers: Sequence[ContainerFacts] = (), **more: Any) -> Discovery:
     """Discover among these processes."""
-    table = ProcessTable(1.0, {process.pid: process for process in processes}, net_namespace=HOST, **more)  # type: ignore[arg-type]
+    table = ProcessTable(1.0, {process.pid: process for process in processes}, net_namespace=HOST, **more)
     return discover(table, ContainerTable({one.id: one for one in containers}))
 
 
@@ -116,10 +117,10 @@ CHAT = ContainerFacts(
 )
 
 
-def inside(**more: object) -> HostProcess:
+def inside(**more: Any) -> HostProcess:
     """A server in a container with a network of its own."""
-    values: dict[str, object] = {"container_id": CHAT.id, "net_namespace": BRIDGE} | more
-    return serve(1, "/m/qwen", ports=(8000,), **values)  # type: ignore[arg-type]
+    values: dict[str, Any] = {"container_id": CHAT.id, "net_namespace": BRIDGE} | more
+    return serve(1, "/m/qwen", ports=(8000,), **values)
 
 
 def test_a_published_port_is_used_and_the_service_names_the_server() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from fakes.fake_proc import hexid
 from vllmeter.memory.attribute import AttributionResult, IdentityMemory, MatchRule, ServerFacts, attribute
@@ -24,7 +25,7 @@ HOST_NET = 1
 INIT = HostProcess(1, 0, 1, "systemd", argv=("/sbin/init",), net_namespace=HOST_NET)
 
 
-def process(pid: int, ppid: int, argv: Sequence[str] | None, comm: str | None = None, **more: object) -> HostProcess:
+def process(pid: int, ppid: int, argv: Sequence[str] | None, comm: str | None = None, **more: Any) -> HostProcess:
     """One process in the host's network; ``start_ticks`` is 1000 + pid."""
     name = comm or (argv[0].rsplit("/", 1)[-1] if argv else "p")[:15]
     base = HostProcess(
@@ -40,22 +41,22 @@ def process(pid: int, ppid: int, argv: Sequence[str] | None, comm: str | None = 
         shared_bytes=10,
         threads=2,
     )
-    return replace(base, **more)  # type: ignore[arg-type]
+    return replace(base, **more)
 
 
-def server(pid: int, port: int, *arguments: str, ppid: int = 1, **more: object) -> HostProcess:
+def server(pid: int, port: int, *arguments: str, ppid: int = 1, **more: Any) -> HostProcess:
     """A `vllm serve` process that listens on ``port``."""
     argv = ("/venv/bin/python3", "/venv/bin/vllm", "serve", "/m/model", "--port", str(port), *arguments)
-    values: dict[str, object] = {"listening_ports": (port,)} | more
+    values: dict[str, Any] = {"listening_ports": (port,)} | more
     return process(pid, ppid, argv, "vllm", **values)
 
 
-def engine(pid: int, ppid: int, title: str = "VLLM::EngineCore", **more: object) -> HostProcess:
+def engine(pid: int, ppid: int, title: str = "VLLM::EngineCore", **more: Any) -> HostProcess:
     """A process that vLLM renamed."""
     return process(pid, ppid, (title,), title[:15], **more)
 
 
-def in_container(name: str, pid: int, inner: int = 1, net: int | None = None, **more: object) -> dict[str, object]:
+def in_container(name: str, pid: int, inner: int = 1, net: int | None = None, **more: Any) -> dict[str, Any]:
     """Fields of a process in a container: pass as ``**in_container(…)``."""
     return {
         "container_id": hexid(name),
@@ -65,9 +66,9 @@ def in_container(name: str, pid: int, inner: int = 1, net: int | None = None, **
     } | more
 
 
-def container(name: str, pid: int | None = None, **more: object) -> ContainerFacts:
+def container(name: str, pid: int | None = None, **more: Any) -> ContainerFacts:
     """Facts of the container that ``in_container(name, …)`` means."""
-    return replace(ContainerFacts(hexid(name), name, pid), **more)  # type: ignore[arg-type]
+    return replace(ContainerFacts(hexid(name), name, pid), **more)
 
 
 def compose(service: str) -> dict[str, str]:
@@ -81,7 +82,7 @@ def gpu(
     used: int | None = None,
     index: int = 0,
     uuid: str | None = None,
-    **more: object,
+    **more: Any,
 ) -> GpuReading:
     """One GPU of 80 GiB; ``used`` defaults to the sum of its processes and 20 MiB that are nobody's."""
     rows: tuple[GpuProcess, ...] | None = None
@@ -99,29 +100,29 @@ def gpu(
         memory_reserved_bytes=GIB,
         processes=rows,
     )
-    return replace(reading, **more)  # type: ignore[arg-type]
+    return replace(reading, **more)
 
 
-def nvml(*gpus: GpuReading, **more: object) -> NvmlReading:
+def nvml(*gpus: GpuReading, **more: Any) -> NvmlReading:
     """A reading that is up, by a driver that translates pids."""
-    return replace(NvmlReading(1.0, 1.0, up=True, gpus=gpus, driver_version="580.159.04"), **more)  # type: ignore[arg-type]
+    return replace(NvmlReading(1.0, 1.0, up=True, gpus=gpus, driver_version="580.159.04"), **more)
 
 
-def table(*processes: HostProcess, at: float = 1.0, **more: object) -> ProcessTable:
+def table(*processes: HostProcess, at: float = 1.0, **more: Any) -> ProcessTable:
     """A host's process table with its init, seen from the host."""
     every = {one.pid: one for one in (INIT, *processes)}
     base = ProcessTable(at, every, host_pid_namespace=True, net_namespace=HOST_NET)
-    return replace(base, **more)  # type: ignore[arg-type]
+    return replace(base, **more)
 
 
-def facts(name: str, port: int = 8000, host: str = "127.0.0.1", **more: object) -> ServerFacts:
+def facts(name: str, port: int = 8000, host: str = "127.0.0.1", **more: Any) -> ServerFacts:
     """A configured server."""
-    return replace(ServerFacts(name, host, port), **more)  # type: ignore[arg-type]
+    return replace(ServerFacts(name, host, port), **more)
 
 
-def matched(name: str, **rule: object) -> ServerFacts:
+def matched(name: str, **rule: Any) -> ServerFacts:
     """A configured server with a match rule and a URL that leads nowhere."""
-    return ServerFacts(name, "203.0.113.9", 1, match=MatchRule(**rule))  # type: ignore[arg-type]
+    return ServerFacts(name, "203.0.113.9", 1, match=MatchRule(**rule))
 
 
 def split(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ from memory.attribution_world import (
     used,
 )
 from vllmeter.memory.attribute import MISFIT_BYTES, IdentityMemory, misfit
-from vllmeter.snapshot import ContainerTable, GpuProcess, NvmlReading, Quantity
+from vllmeter.snapshot import ContainerTable, GpuProcess, HostProcess, NvmlReading, Quantity
 
 # --------------------------------------------------------------------------- bare processes
 
@@ -299,7 +300,7 @@ def test_a_server_that_closed_its_socket_keeps_its_memory_while_it_lives() -> No
 # --------------------------------------------------------------------------- containers
 
 
-def chat_in_docker(**more: object) -> tuple[object, ...]:
+def chat_in_docker(**more: Any) -> tuple[HostProcess, ...]:
     """A server in a container with its own network, port 8000 inside."""
     return (
         process(9, 1, ("/usr/bin/containerd-shim-runc-v2",), "containerd-shim"),
@@ -308,7 +309,7 @@ def chat_in_docker(**more: object) -> tuple[object, ...]:
     )
 
 
-def rerank_in_docker() -> tuple[object, ...]:
+def rerank_in_docker() -> tuple[HostProcess, ...]:
     """Another, with the same port inside."""
     return (
         server(20, 8000, ppid=9, **in_container("rerank", 20)),
@@ -494,7 +495,7 @@ def test_pods_by_uid_address_and_name() -> None:
 
 def test_systemd_units() -> None:
     """By name; the unit's main process makes the whole unit the server's."""
-    unit = {"unit": "vllm-chat.service"}
+    unit: dict[str, Any] = {"unit": "vllm-chat.service"}
     world = table(
         server(10, 8000, **unit), engine(11, 10, **unit), process(12, 1, ("python3", "sidecar.py"), **unit)
     )
@@ -507,7 +508,7 @@ def test_systemd_units() -> None:
 
 def test_a_server_started_from_a_notebook_does_not_take_the_whole_unit() -> None:
     """jupyterhub.service runs a server and a training: only the tree counts."""
-    unit = {"unit": "jupyterhub.service"}
+    unit: dict[str, Any] = {"unit": "jupyterhub.service"}
     world = table(
         process(5, 1, ("python3", "jupyterhub"), **unit),
         server(10, 8000, ppid=5, **unit),
@@ -546,7 +547,7 @@ def test_a_static_mapping_overrides_everything() -> None:
         ({"port": 8001, "command": "--port 8001"}, 2 * GIB),
     ],
 )
-def test_match_rules(rule: dict[str, object], expected: object) -> None:
+def test_match_rules(rule: dict[str, Any], expected: object) -> None:
     """Each part, parts together (all must hold), and what does not fit: no fall-back, but a reason."""
     world = table(
         server(10, 8000), engine(11, 10), server(20, 8001), engine(21, 20), process(30, 1, ("grep", "--port 8001"))
@@ -614,7 +615,7 @@ def test_one_instance_configured_twice_is_counted_once() -> None:
 
 def test_hidden_sockets_fall_back_to_the_port_argument() -> None:
     """Another user's processes: the command line is still readable."""
-    hidden = {"listening_ports": None, "net_namespace": None}
+    hidden: dict[str, Any] = {"listening_ports": None, "net_namespace": None}
     world = table(server(10, 8000, **hidden), engine(11, 10), server(20, 8001, **hidden), engine(21, 20))
     result = split(nvml(gpu([(11, GIB), (21, 2 * GIB)])), world, facts("b", 8001), facts("c", 8005))
     assert used(result, "b") == {"GPU-0": 2 * GIB}
@@ -681,7 +682,7 @@ def test_ray_started_by_the_server_itself_is_in_its_tree() -> None:
         (nvml(gpu(None, used=5 * GIB, absent={"processes": "refused"})), {}, "refused"),
     ],
 )
-def test_unavailable_is_a_state_with_a_reason(reading: NvmlReading, changes: dict[str, object], words: str) -> None:
+def test_unavailable_is_a_state_with_a_reason(reading: NvmlReading, changes: dict[str, Any], words: str) -> None:
     """Never 0, never a guess, and no remainder either."""
     result = split(reading, table(server(10, 8000), engine(11, 10), **changes), facts("a", 8000))
     attribution = result.servers["a"].attribution
@@ -896,7 +897,8 @@ def test_host_side_by_role() -> None:
 
 def test_an_unreadable_part_makes_the_sum_unknown() -> None:
     """Absent with a reason, never a partial sum."""
-    hidden = {"rss_bytes": None, "shared_bytes": None, "absent": {"rss_bytes": "hidden", "shared_bytes": "hidden"}}
+    reasons = {"rss_bytes": "hidden", "shared_bytes": "hidden"}
+    hidden: dict[str, Any] = {"rss_bytes": None, "shared_bytes": None, "absent": reasons}
     world = table(server(10, 8000), engine(12, 10, "VLLM::Worker_TP0"), engine(13, 10, "VLLM::Worker_TP1", **hidden))
     roles = {role.role: role for role in split(nvml(gpu([(12, 1)])), world, facts("a", 8000)).servers["a"].roles}
     assert (roles["worker"].rss_bytes, roles["worker"].reason) == (None, "hidden")

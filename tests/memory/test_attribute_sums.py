@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,8 +14,16 @@ from fakes.fake_pynvml import FakeDevice, FakePynvml, entry
 from memory.attribution_world import adds_up, facts, in_container, matched, others, process, server, table, used
 from vllmeter.gpu.reader import NvmlReader
 from vllmeter.host.proc import ProcReader
-from vllmeter.memory.attribute import IdentityMemory, attribute, misfit
-from vllmeter.snapshot import ContainerFacts, ContainerTable, GpuProcess, GpuReading, HostProcess, NvmlReading
+from vllmeter.memory.attribute import IdentityMemory, ServerFacts, attribute, misfit
+from vllmeter.snapshot import (
+    ContainerFacts,
+    ContainerTable,
+    GpuProcess,
+    GpuReading,
+    HostProcess,
+    NvmlReading,
+    ProcessTable,
+)
 
 MIB = 1 << 20
 
@@ -35,7 +44,7 @@ def hosts(draw: st.DrawFn) -> dict[int, HostProcess]:
     for pid in pids:
         parent = draw(st.sampled_from([0, 1, 99, *pids]))
         home = draw(st.sampled_from(CONTAINERS))
-        more: dict[str, object] = {
+        more: dict[str, Any] = {
             "unit": draw(st.sampled_from(UNITS)),
             "start_ticks": draw(st.integers(1, 2)),
             "listening_ports": draw(st.sampled_from([None, (), (8000,), (8001,), (8000, 8001)])),
@@ -117,7 +126,7 @@ SERVERS = [
 def test_the_parts_always_add_up(
     world: dict[int, HostProcess],
     cards: tuple[GpuReading, ...],
-    configured: list[object],
+    configured: list[ServerFacts],
     own_namespace: bool | None,
     same: bool,
     wsl: bool,
@@ -141,7 +150,7 @@ def test_the_parts_always_add_up(
             }
         ),
     }[docker]
-    result = attribute(reading, view, configured, containers=engine)  # type: ignore[arg-type]
+    result = attribute(reading, view, configured, containers=engine)
     adds_up(reading, result)
     owners: dict[int, str] = {}
     for name, usage in result.servers.items():
@@ -149,7 +158,7 @@ def test_the_parts_always_add_up(
             assert pid not in owners, (pid, name, owners[pid])
             owners[pid] = name
     misfit(result)
-    again = attribute(reading, view, configured, containers=engine, memory=result.memory)  # type: ignore[arg-type]
+    again = attribute(reading, view, configured, containers=engine, memory=result.memory)
     adds_up(reading, again)
     assert {name: usage.identity for name, usage in again.servers.items()} == {
         name: usage.identity for name, usage in result.servers.items()
@@ -164,7 +173,7 @@ CONFIGURED = (facts("bge-reranker-base", 8000), facts("bge-m3", 8001), facts("Qw
 PORTS = {537: 8000, 559: 8001, 1010: 8002}
 
 
-def recorded_table(*, restarted: bool, chat: bool, at: float) -> object:
+def recorded_table(*, restarted: bool, chat: bool, at: float) -> ProcessTable:
     """The process tree of the recording (its parent, the load script, included)."""
     processes = [process(535, 1, ("python3", "driver.py"))]
     for pid, ppid, comm, argv in RECORDING["tree"]:
@@ -192,7 +201,7 @@ def test_every_tick_of_the_real_recording() -> None:
         view = recorded_table(restarted=t > 346, chat=bool(pids & {1137, 1851}), at=t)
         device = FakeDevice(used=in_use, compute=[entry(pid, size) for pid, size in rows])
         reading = NvmlReader(FakePynvml([device])).read(t, t)
-        result = attribute(reading, view, CONFIGURED, memory=memory)  # type: ignore[arg-type]
+        result = attribute(reading, view, CONFIGURED, memory=memory)
         adds_up(reading, result)
         assert misfit(result) is None
         memory = result.memory
