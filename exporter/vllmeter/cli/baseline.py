@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Annotated
 
@@ -99,7 +100,7 @@ def show(config: ConfigOption = None, state: StateOption = None) -> None:
             each.source,
             time.strftime("%Y-%m-%d %H:%M", time.gmtime(one.recorded)),
         )
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
 @app.command()

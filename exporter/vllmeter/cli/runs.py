@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -88,7 +89,7 @@ def _list(store: RunStore, found: list[StoredRun]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 160)
     if not found:
         console.print(f"no runs in {store.folder}; record one with `vllmeter run NAME -- COMMAND`", soft_wrap=True)
         return

@@ -167,7 +167,8 @@ def _measure(store: RunStore, runs: Sequence[Run], server: str) -> StoredBaselin
     from_server = all("ttft_mean" in server_part.measures for server_part, _ in sides)
     chosen = [server_part if from_server else client for server_part, client in sides]
     # Client results belong to the server that was under load: with several servers nobody knows which.
-    if not from_server and (len(servers_of(runs)) > 1 or not all("ttft_mean" in each.measures for each in chosen)):
+    mine = servers_of(runs) in ([server], [])
+    if not from_server and not (mine and all("ttft_mean" in each.measures for each in chosen)):
         return None
     baseline = Baseline(
         server=server,

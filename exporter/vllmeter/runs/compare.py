@@ -231,9 +231,12 @@ def _section(
         for index, column in enumerate(columns[1:], start=1)
     )
     used = any(
-        verdict is not None and verdict.between_runs and row.metric.id in spreads
+        verdict is not None
+        and verdict.between_runs
+        and row.metric.id in spreads
+        and min(len(columns[0].subjects), len(columns[index].subjects)) < MINIMUM_RUNS
         for row in rows
-        for verdict in row.verdicts
+        for index, verdict in enumerate(row.verdicts, start=1)
     )
     for column in columns:
         for kind in ("client", "server"):

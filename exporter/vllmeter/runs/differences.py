@@ -68,13 +68,17 @@ class Attribution:
 
     @property
     def word(self) -> str:
-        """``single change``, ``confounded`` or ``nothing differs``."""
+        """``single change``, ``confounded``, ``nothing differs``, or ``no change known`` where not all is known."""
         count = len(self.counting)
-        return "nothing differs" if count == 0 else ("single change" if count == 1 else "confounded")
+        if count == 0:
+            return "no change known" if self.unknown else "nothing differs"
+        return "single change" if count == 1 else "confounded"
 
     def text(self) -> str:
         """In words."""
         counting = self.counting
+        if not counting and self.unknown:
+            return f"no change is known, but not everything could be compared: {', '.join(self.unknown)}"
         if not counting:
             return "nothing that could explain a difference changed (A/A comparison)"
         if len(counting) == 1:

@@ -89,7 +89,9 @@ def server_side(run: Run, samples: Sequence[Sample], server: str) -> Side:
     if len(mine) < 2:
         return Side(absent={"server": "fewer than two samples of this server in the run"})
     notes: list[str] = []
-    begin = run.started + (run.warmup_seconds or 0.0)
+    # the answer that was the newest when the run started: it is a little older than the start itself
+    origin = max((at for at, _ in mine if at <= run.started + 1e-6), default=mine[0][0])
+    begin = run.started + run.warmup_seconds if run.warmup_seconds else origin
     ttft = _cells(mine, "ttft_seconds", begin)
     cold = ColdStart()
     if run.warmup_requests:
@@ -118,10 +120,10 @@ def server_side(run: Run, samples: Sequence[Sample], server: str) -> Side:
         ("queue_time_seconds", "queue_mean", True),
         ("prefill_time_seconds", "prefill_mean", True),
     ):
-        cells = _cells(mine, family, run.started if at_finish and skipped else begin)
+        cells = _cells(mine, family, origin if at_finish and skipped else begin)
         if at_finish and skipped:
             # recorded when a request ends: the warm-up requests end after their first tokens
-            finished_at = _after_requests(cells, skipped, run.started)
+            finished_at = _after_requests(cells, skipped, origin)
             cells = [cell for cell in cells if cell.start >= finished_at - 1e-6]
         if cells:
             found[key] = _mean_measure(cells, run.started, requests, effective)

@@ -240,7 +240,8 @@ def _between(
         repeated = False
     if not repeated and spread is None:
         return (False, *within) if within else (False, None, 0.0)
-    if spread is not None:
+    if not repeated and spread is not None:
+        # repeated runs speak for themselves: they may be the very ones that the spread was taken from
         squares += spread.freedom * spread.deviation**2
         freedom += spread.freedom
     variance = squares / freedom * (1 / len(a) + 1 / len(b))

@@ -212,6 +212,8 @@ def record(
     except OSError as error:
         messages.append(f"{plan.command[0]} cannot be started ({error.strerror or error}): check the command after --")
         code = 127
+    except KeyboardInterrupt:  # a second Ctrl-C, while the last samples are taken
+        stopped = True
     finally:
         watch.stop()
         ended = max(clock(), first.wall)
