@@ -7,6 +7,7 @@ Server threads call :meth:`Store.observed`, the GPU thread :meth:`Store.gpu_tick
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -38,6 +39,10 @@ from vllmeter.windows.tracker import GpuSample, HostTracker, ServerTracker
 
 _IDLE_KEEP_ALIVE = 5.0
 """vLLM closes our idle connection after this many seconds; while younger, one connection to its port is ours."""
+
+
+_PAST_RUNS = 100
+"""Ended runs that the live page can still shade."""
 
 
 @dataclass(slots=True)
@@ -84,6 +89,7 @@ class Store:
         self._gpu = GpuState()
         self._identity = IdentityMemory()
         self._runs: dict[tuple[str, str], RunMark] = {}
+        self._ended: deque[tuple[RunMark, float]] = deque(maxlen=_PAST_RUNS)
         self.nvml_interval = settings.nvml.interval
         self.config = ConfigStatus()
         self.baselines: tuple[Baseline, ...] = ()
@@ -113,6 +119,11 @@ class Store:
     def entry(self, name: str) -> Entry | None:
         """What is kept for a server, or None."""
         return self._entries.get(name)
+
+    @property
+    def host(self) -> HostTracker:
+        """What happened on the GPUs in the last 15 minutes."""
+        return self._host
 
     def names(self) -> tuple[str, ...]:
         """Names of the servers in the order in which they were added."""
@@ -266,8 +277,13 @@ class Store:
             if start:
                 self._runs[key] = mark
             else:
-                del self._runs[key]
+                self._ended.append((self._runs.pop(key), mark.started))
             self._cached = None
+
+    def past_runs(self) -> tuple[tuple[RunMark, float], ...]:
+        """Runs that ended since this exporter started, with the Unix time of their end; the newest last."""
+        with self._lock:
+            return tuple(self._ended)
 
     def hold(self, target: Target) -> bool:
         """True while sampling of a server must not slow down: requests wait, or a run is active."""

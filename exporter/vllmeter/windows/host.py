@@ -169,6 +169,35 @@ class HostTracker:
                 return []
             return tenant.ring.history("memory_used_bytes", self._now - seconds)
 
+    def between(self, server: str, begin: float, end: float) -> Windowed:
+        """The server's :meth:`ServerTracker.between` with its VRAM peaks (contention is not kept for the past).
+
+        :raises KeyError: for an unknown server
+        """
+        with self._lock:
+            base = self._servers[server].between(begin, end)
+            peaks = {}
+            for uuid, tenant in self._homes.get(server, {}).items():
+                most = peak(tenant.ring["memory_used_bytes"], tenant.ring.since(begin), tenant.ring.since(end))
+                if most is not None:
+                    peaks[uuid] = most
+            absent = {} if peaks else {"gpu_memory_peak": "no_samples"}
+            return replace(base, gpu_memory_peak=peaks, absent=MappingProxyType({**base.absent, **absent}))
+
+    def homes(self, server: str) -> tuple[str, ...]:
+        """UUIDs of the GPUs on which the server was seen in the last 15 minutes."""
+        with self._lock:
+            return tuple(self._homes.get(server, {}))
+
+    def memory_table(self, server: str, uuid: str, since: float) -> tuple[Sequence[float], Sequence[float]]:
+        """(times, bytes) of the NVML ticks after ``since``; NaN = not known."""
+        with self._lock:
+            tenant = self._homes.get(server, {}).get(uuid)
+            if tenant is None:
+                return (), ()
+            _, times, (values,) = tenant.ring.table(("memory_used_bytes",), since)
+            return times, values
+
     def size(self) -> int:
         """Bytes of the packed history of GPUs and tenants (servers count their own)."""
         tenants = (tenant for there in self._tenants.values() for tenant in there.values())

@@ -164,6 +164,13 @@ class SampleRing:
         values = self._columns[name].slice(begin, len(self._times))
         return [(at, value) for at, value in zip(self._times[begin:], values, strict=True) if not isnan(value)]
 
+    def table(
+        self, names: Sequence[str], since: float
+    ) -> tuple[Sequence[float], Sequence[float], list[Sequence[float]]]:
+        """(starts, ends, one sequence per name) of the rows that ended after ``since``; NaN = not known."""
+        begin, end = self.since(since), len(self._times)
+        return self._starts[begin:], self._times[begin:], [self._columns[name].slice(begin, end) for name in names]
+
     def size(self) -> int:
         """Bytes held."""
         return sum(column.size() for column in self._list) + getsizeof(self._times) + getsizeof(self._starts)

@@ -96,6 +96,9 @@ START_TOLERANCE: Final = 0.5
 WALL_TOLERANCE: Final = 5.0
 """Seconds by which clocks may disagree before a "restart" that began before our last sample is not believed."""
 
+_MOST_BROKEN: Final = 1024
+"""Broken stretches kept per family: at most one every five seconds and engine, for as long as the ring reaches."""
+
 MOST_RESETS: Final = 2
 """More counter resets than this in one window: the counters are not those of one server."""
 
@@ -264,6 +267,14 @@ class ServerTracker:
             self._cache[seconds] = (self._tick, made)
             return made
 
+    def between(self, begin: float, end: float) -> Windowed:
+        """Everything about (begin, end], by the same rules as :meth:`windowed`, as far back as the ring reaches.
+
+        Exact in the same sense: made of the cells and deltas themselves, not of what was shown at the time.
+        """
+        with self._lock:
+            return self._windowed(end - begin, end)
+
     def status(self) -> ServerStatus:
         """State, restarts, changes and last events."""
         with self._lock:
@@ -288,10 +299,35 @@ class ServerTracker:
         with self._lock:
             return [] if self._now is None else self._ring.history(column, self._now - seconds)
 
+    def table(
+        self, names: Sequence[str], since: float
+    ) -> tuple[Sequence[float], Sequence[float], list[Sequence[float]]]:
+        """(starts, ends, one sequence per column of ``names``) of the samples after ``since``; NaN = not known."""
+        with self._lock:
+            return self._ring.table(names, since)
+
+    def trouble(self, family: str | None, begin: float, end: float) -> str | None:
+        """Why no delta of (begin, end] can be trusted (``family``: or no cell of it); None when they can."""
+        with self._lock:
+            reason = self._trouble(begin, end)
+            if reason is None and family is not None:
+                reason = self._histogram_trouble(family, begin, end)
+            return reason
+
     def cells(self, family: str = "ttft_seconds", seconds: float = RING_SECONDS) -> list[Cell]:
         """Cells of one of :data:`LATENCIES` that ended in the last ``seconds``, oldest first."""
         with self._lock:
             return [] if self._now is None else list(self._logs[family].cells(self._now - seconds))
+
+    def cells_after(self, family: str, at: float) -> list[Cell]:
+        """Cells of one of :data:`LATENCIES` that ended after ``at``, oldest first."""
+        with self._lock:
+            return list(self._logs[family].cells(at))
+
+    @property
+    def rows(self) -> int:
+        """Samples in the ring; below :data:`RING_ROWS` none has been dropped yet."""
+        return len(self._ring)
 
     @property
     def tick(self) -> int:
@@ -324,6 +360,8 @@ class ServerTracker:
         before = self._now - self._keep
         while self._ttft and self._ttft[0].cell.end <= before:
             self._ttft.popleft()
+        # What forbids a delta is kept as long as the rows, so that a window of the past is judged as it was then.
+        before = self._now - RING_SECONDS
         for broken in self._broken.values():
             while broken and broken[0].end <= before:
                 broken.popleft()
@@ -498,7 +536,7 @@ class ServerTracker:
         return recorded
 
     def _break(self, family: str, broken: Broken) -> None:
-        self._broken.setdefault(family, deque(maxlen=64)).append(broken)
+        self._broken.setdefault(family, deque(maxlen=_MOST_BROKEN)).append(broken)
 
     def _note(self, kind: str, reading: ServerReading, now: float, wall: float | None, evidence: Evidence) -> None:
         """Remember what identifies the process, and count restarts."""
@@ -558,14 +596,14 @@ class ServerTracker:
 
     # ------------------------------------------------------------------ one window
 
-    def _windowed(self, seconds: float) -> Windowed:
-        now = self._now
+    def _windowed(self, seconds: float, until: float | None = None) -> Windowed:
+        now = self._now if until is None else until
         if now is None:
             return _nothing(seconds, "no_samples")
         ring = self._ring
         first = ring.since(now - seconds)
         begin, end = ring.window(now, seconds)
-        if first == end:
+        if first >= end:
             return _nothing(seconds, "no_samples")
         absent: dict[str, str] = {"recomputed_tokens": NOT_DERIVABLE}
         out: dict[str, object] = {"seconds": seconds, "absent": MappingProxyType(absent)}
@@ -583,7 +621,7 @@ class ServerTracker:
         ):
             # A gauge is as it was sampled, however long the stretch before it.
             put(name, peak(ring[column], first, end), "not_offered")
-        trouble = "gap" if begin == end else self._trouble(now - seconds)
+        trouble = "gap" if begin == end else self._trouble(now - seconds, now)
         if trouble is not None:
             absent.update(dict.fromkeys(_DELTA_FIELDS, trouble))
             return Windowed(**out)  # type: ignore[arg-type]
@@ -593,7 +631,7 @@ class ServerTracker:
             ("inter_token_latency_seconds", "itl_mean", "itl_count"),
             ("e2e_latency_seconds", "e2e_mean", "e2e_requests"),
         ):
-            reason = self._histogram_trouble(family, now - seconds)
+            reason = self._histogram_trouble(family, now - seconds, now)
             if reason is not None:
                 absent[mean] = absent[count] = reason
                 continue
@@ -653,7 +691,7 @@ class ServerTracker:
         put: Callable[[str, object, str | None], None],
     ) -> None:
         """TTFT: requests, mean, jitter, quantiles, shares."""
-        reason = self._histogram_trouble("ttft_seconds", now - seconds)
+        reason = self._histogram_trouble("ttft_seconds", now - seconds, now)
         if reason is not None:
             absent.update(dict.fromkeys(_TTFT_FIELDS, reason))
             return
@@ -682,28 +720,29 @@ class ServerTracker:
 
     def _ttft_in(self, now: float, seconds: float) -> Sequence[_TtftCell]:
         oldest = now - 1.5 * seconds
-        if 1.5 * seconds > self._keep:
+        newest = self._now is None or now >= self._now
+        if not newest or 1.5 * seconds > self._keep:
             cells = self._logs["ttft_seconds"].cells(now - seconds)
-            return [_ttft_cell(cell) for cell in cells if cell.start >= oldest]
+            return [_ttft_cell(cell) for cell in cells if cell.start >= oldest and cell.end <= now]
         after = now - seconds
         return [entry for entry in self._ttft if entry.cell.end > after and entry.cell.start >= oldest]
 
-    def _trouble(self, after: float) -> str | None:
+    def _trouble(self, after: float, until: float) -> str | None:
         """Why no delta of the window can be trusted."""
         for at, reason in self._unclear:
-            if at > after:
+            if after < at <= until:
                 return reason
-        if sum(at > after for at in self._resets) > MOST_RESETS:
+        if sum(after < at <= until for at in self._resets) > MOST_RESETS:
             return "unstable_counters"
         return None
 
-    def _histogram_trouble(self, family: str, after: float) -> str | None:
+    def _histogram_trouble(self, family: str, after: float, until: float) -> str | None:
         builders = self._of_family.get(family)
         if not builders:
             return "not_offered"
         if not all(builder.usable for builder in builders):
             return "unusable_bounds"
-        if any(broken.end > after for broken in self._broken.get(family, ())):
+        if any(b.end > after and (b.start < until or b.end <= until) for b in self._broken.get(family, ())):
             return "inconsistent"
         return None
 
