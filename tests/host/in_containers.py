@@ -14,7 +14,6 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "exporter"), str(ROOT / "tests")]
 
 from fakes.fake_pynvml import FakeDevice, FakePynvml, entry  # noqa: E402
-
 from vllmeter.gpu.reader import NvmlReader  # noqa: E402
 from vllmeter.host.discover import discover  # noqa: E402
 from vllmeter.host.docker import DockerReader  # noqa: E402

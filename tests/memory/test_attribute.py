@@ -623,6 +623,13 @@ def test_hidden_sockets_fall_back_to_the_port_argument() -> None:
     assert "CAP_SYS_PTRACE" in result.servers["c"].attribution.reason
 
 
+def test_without_any_known_network_namespace_the_socket_still_counts() -> None:
+    """Recordings of older formats have no namespaces."""
+    world = table(server(10, 8000, net_namespace=None), engine(11, 10), net_namespace=None)
+    result = split(nvml(gpu([(11, GIB)])), world, facts("a", 8000))
+    assert result.servers["a"].attribution.method == "listening_port"
+
+
 def test_a_unique_served_model_name_is_enough_when_the_url_is_this_host() -> None:
     """A published port without proxy process and without Docker's API; not for a remote URL, not when ambiguous."""
     name = ("--served-model-name", "chat")

@@ -318,7 +318,7 @@ class HostView:
         host = first.net_namespace if first is not None else None
         return not spaces or self.table.net_namespace in spaces or host in spaces
 
-    def listeners(self, port: int, namespaces: Iterable[int] | None) -> list[int]:
+    def listeners(self, port: int, namespaces: Iterable[int | None] | None) -> list[int]:
         """Processes that listen on ``port`` in one of the namespaces (None: in any)."""
         wanted = None if namespaces is None else set(namespaces)
         return [
@@ -593,7 +593,8 @@ def _by_port(view: HostView, server: ServerFacts) -> _Found:
     spaces = view.namespaces_of(server)
     if spaces is None:
         return _Found(why=f"{server.host} is no address of a network on this host that can be seen")
-    listeners = view.listeners(server.port, spaces) if spaces else []
+    # Our own namespace may be unknown (old recordings): then processes whose namespace is unknown too are taken as ours
+    listeners = view.listeners(server.port, spaces or {None})
     if listeners:
         return _from_listeners(view, listeners, server.port, "listening_port")
     hidden = [pid for pid in view.roots if view.processes[pid].listening_ports is None]
