@@ -51,7 +51,7 @@ def compare(
     except StoreError as error:
         fail(str(error), 1)
     except ImportError as error:
-        fail(f"compare needs numpy ({error}): pip install 'vllmeter[compare]'", 1)
+        fail(f"compare needs numpy ({error}): install vllmeter again with its dependencies", 1)
     if output_format == "terminal":
         from rich.console import Console
 

@@ -30,6 +30,8 @@ MINIMUM_EFFECTIVE: Final = 100
 MINIMUM_RUNS: Final = 3
 BEYOND_QUANTILE: Final = 5
 """Independent requests that must lie beyond a quantile: 100 for p95 (and below), 500 for p99."""
+OTHER_DAY: Final = 1.15
+"""A stored spread is taken this much larger: it was measured in another session, and today's noise is unknown."""
 ASSUMED_DESIGN: Final = 16.0
 """Design effect taken where a tool wrote no per-request times: the H200 recording has 2.4 to 13.9."""
 
@@ -242,7 +244,7 @@ def _between(
         return (False, *within) if within else (False, None, 0.0)
     if not repeated and spread is not None:
         # repeated runs speak for themselves: they may be the very ones that the spread was taken from
-        squares += spread.freedom * spread.deviation**2
+        squares += spread.freedom * (OTHER_DAY * spread.deviation) ** 2
         freedom += spread.freedom
     variance = squares / freedom * (1 / len(a) + 1 / len(b))
     # Few runs can agree by luck; the blocks within them bound the error from below.  The degrees of freedom stay
