@@ -272,7 +272,7 @@ and {ON} (vllmeter_server_up == 1)
         "2m",
         """
 vllmeter_nvml_up == 0
-unless on (job, instance) vllmeter_nvml_status_info{reason=~"disabled.*"}
+unless on (job, instance) vllmeter_nvml_status_info{reason=~"switched off.*"}
 """,
         "vllmeter on {{ $labels.instance }} gets no readings from NVML",
         """GPU memory, budgets and attribution are absent on {{ $labels.instance }}. vllmeter_nvml_status_info says
@@ -606,9 +606,9 @@ and (server:vllmeter_ttft_objective_requests:rate5m * 300 >= <<objective_request
         "symptom",
         "15s",
         f"""
-{window('ttft_window_share_over_ratio').replace('window="60s"', 'window="60s", le="<<objective_ttft_bound>>"').replace("(window)", "(window, le)")} > <<run_objective_share>>
+{window('ttft_window_share_over_ratio').replace('window="60s"', 'window="60s", bound="<<objective_ttft_bound>>"').replace("(window)", "(window, bound)")} > <<run_objective_share>>
 and (
-  {window('ttft_window_share_over_ratio', '15s').replace('window="15s"', 'window="15s", le="<<objective_ttft_bound>>"').replace("(window)", "(window, le)")} > <<run_objective_share>>
+  {window('ttft_window_share_over_ratio', '15s').replace('window="15s"', 'window="15s", bound="<<objective_ttft_bound>>"').replace("(window)", "(window, bound)")} > <<run_objective_share>>
 )
 and ({window("ttft_window_requests")} >= <<objective_requests>>)
 and {ON} (server:vllmeter_run_active:max == 1)

@@ -63,8 +63,10 @@ class Exporter:
         config_path: Path | None = None,
         sources: HostSources | None = None,
         state_dir: Path | None = None,
+        listen: str | None = None,
     ) -> None:
         self._settings = settings
+        self._listen = listen
         self._found: Sequence[tuple[str, Sequence[Server]]] = ()
         self._config_path = config_path
         self._state_dir = state_dir or state_directory(settings)
@@ -152,6 +154,8 @@ class Exporter:
                 if self._config_path is None:
                     raise ConfigError(["no configuration file is in use (started without --config)"])
                 settings = load_config(self._config_path)
+                if self._listen is not None:  # given on the command line: the file does not decide
+                    settings = settings.model_copy(update={"listen": self._listen})
                 self._refuse_fixed(settings)
             except ConfigError as error:
                 self.store.config = replace(status, last_reload_ok=False, error=str(error))

@@ -632,7 +632,7 @@ def exporters(b: Builder) -> None:
     b.add(
         "NVML switched off on purpose",
         "VllmeterNvmlUnavailable",
-        {"nvml_up": until(1, 0), 'nvml_status_info{reason="disabled by the configuration"}': "1"},
+        {"nvml_up": until(1, 0), 'nvml_status_info{reason="switched off (nvml.enabled)"}': "1"},
         silent=[330, 480, 840],
     )
     b.add(
@@ -1406,8 +1406,8 @@ def latencies(b: Builder) -> None:
 
     def shares(minute: float, quarter: float) -> dict[str, str | None]:
         return {
-            'ttft_window_share_over_ratio{window="60s", le="2.5"}': until(0.001, minute),
-            'ttft_window_share_over_ratio{window="15s", le="2.5"}': until(0.002, quarter),
+            'ttft_window_share_over_ratio{bound="2.5", window="60s"}': until(0.001, minute),
+            'ttft_window_share_over_ratio{bound="2.5", window="15s"}': until(0.002, quarter),
         }
 
     enough = {'ttft_window_requests{window="60s"}': "60"}

@@ -104,7 +104,7 @@ def test_bounds_exist_in_vllm(rule: dict[str, Any]) -> None:
     """A le that vLLM does not have, or that is printed in another way, matches nothing."""
     for selector, _ in selectors(pq.parse(rule["expr"])):
         for matcher in matchers(selector):
-            if matcher.name == "le" and matcher.value != "+Inf":
+            if matcher.name in ("le", "bound") and matcher.value != "+Inf":
                 assert matcher.value in BOUNDS[selector.name]
 
 

@@ -192,8 +192,8 @@ def server(out: Series, host: str, name: str, *, busy: bool, engines: tuple[str,
         put("ttft_window_mean_seconds", mean, window=seconds)
         put("ttft_window_requests", requests, window=seconds)
     for seconds, share_over in (("60s", 0.001), ("15s", 0.002)):
-        put("ttft_window_share_over_ratio", share_over, window=seconds, le="2.5")
-        put("ttft_window_share_over_ratio", 0.9, window=seconds, le="0.1")
+        put("ttft_window_share_over_ratio", share_over, window=seconds, bound="2.5")
+        put("ttft_window_share_over_ratio", 0.9, window=seconds, bound="0.1")
     put("inter_token_latency_window_mean_seconds", 0.02, window="60s")
     put("inter_token_latency_window_mean_seconds", 9, window="15s")
     put("prompt_tokens_computed_window", 800, window="60s")

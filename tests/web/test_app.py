@@ -153,3 +153,23 @@ def test_health_endpoints(stepper: Stepper) -> None:
     stepper.healthy = lambda: (False, "driver was upgraded: restart this process")  # type: ignore[method-assign]
     response = request(stepper.app(), "GET", "/-/healthy")
     assert (response.status_code, response.text) == (503, "driver was upgraded: restart this process\n")
+
+
+def test_histograms_can_be_left_out_per_server() -> None:
+    """``expose.without`` saves series; windows still work from the same samples."""
+    settings = Settings.model_validate(
+        {
+            "servers": [
+                {"name": "a", "url": "http://127.0.0.1:1", "expose": {"without": ["ttft_seconds"]}},
+                {"name": "b", "url": "http://127.0.0.1:2"},
+            ]
+        }
+    )
+    s = Stepper(settings)
+    s.body("a", BODY)
+    s.body("b", BODY)
+    text = s.get("/metrics")
+    assert 'vllmeter_ttft_seconds_bucket{server="b"' in text
+    assert 'vllmeter_ttft_seconds_bucket{server="a"' not in text
+    assert 'vllmeter_generation_tokens_total{server="a"' in text
+    assert 'vllmeter_requests_waiting_peak{server="a"' in text
