@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from vllmeter.config.settings import Match, Server
+from vllmeter.gpu.reasons import WORDS, explain
 from vllmeter.memory.attribute import AttributionResult, MatchRule, ServerUsage
 from vllmeter.memory.budget import BudgetFacts, ConfiguredBudget, ServerBudget, budget_of, committed, cuda_total
 from vllmeter.memory.flags import ServeCommand
@@ -93,6 +94,8 @@ def join(
         gpus=gpus,
         nvml=nvml,
         nvml_reason=reason,
+        nvml_words=explain(reason) if reason in WORDS else reason or "",
+        ownership_notes=result.findings if result is not None else (),
         nvml_age=age,
         nvml_ticks_dropped=gpu.dropped,
         host_pid_namespace=None if gpu.table is None else gpu.table.host_pid_namespace,

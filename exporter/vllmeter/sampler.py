@@ -101,7 +101,8 @@ class Sampler:
                 self._gpu_tick(time.monotonic(), time.time())
             except Exception:  # a fault here must not end the readings of the other sources
                 log.exception("fault in the GPU tick")
-            due += self._settings.nvml.interval
+            # NVML asks for a slower pace where a tick is expensive (many busy processes on many cards).
+            due += max(self._settings.nvml.interval, getattr(self._sources.gpu, "interval_hint", 0.0))
             now = time.monotonic()
             if due <= now:
                 due = now + 0.05

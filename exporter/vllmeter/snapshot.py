@@ -557,6 +557,10 @@ class Snapshot:
     gpus: tuple[GpuView, ...] = ()
     nvml: NvmlReading | None = None
     nvml_reason: str | None = "not read yet"
+    nvml_words: str = ""
+    """``nvml_reason`` in words, with the remedy"""
+    ownership_notes: tuple[str, ...] = ()
+    """sentences about memory owners: orphans, a server configured twice, a missing ``pid: host``"""
     nvml_age: float | None = None
     nvml_ticks_dropped: int = 0
     host_pid_namespace: bool | None = None

@@ -298,7 +298,7 @@ def test_a_healthy_host_has_no_findings() -> None:
     ("scrape", "part"),
     [
         (ScrapeStatus(up=False, reason="refused", detail="connection refused"), "port right"),
-        (ScrapeStatus(up=False, reason="http_401"), "auth"),
+        (ScrapeStatus(up=False, reason="auth"), "auth"),
         (ScrapeStatus(up=False, reason="dns"), "service name"),
         (ScrapeStatus(up=False, reason="whatever"), "own log"),
         (ScrapeStatus(up=False), "own log"),

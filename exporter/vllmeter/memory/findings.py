@@ -458,8 +458,8 @@ def _reachability(view: ServerView) -> list[Finding]:
                 "error",
                 f"{view.url} gives no metrics ({reason}{detail})",
                 {
-                    "http_401": "the server wants a key: set `auth` for it",
-                    "http_404": "is the path right (--root-path, metrics_path)? Is it vLLM at all?",
+                    "auth": "the server wants a key: set `auth` for it",
+                    "http_4xx": "is the path right (--root-path, metrics_path)? Is it vLLM at all?",
                     "refused": "is it running, and is the port right? In a container use the service name as host",
                     "dns": "the host name is not known here: inside Compose use the service name, outside 127.0.0.1",
                 }.get(reason, "is the URL right, and does the server's own log show an error?"),
@@ -702,7 +702,7 @@ def _host(snapshot: Snapshot) -> list[Finding]:
     found = []
     nvml = snapshot.nvml
     if nvml is None or not nvml.up:
-        reason = (nvml.reason if nvml is not None else snapshot.nvml_reason) or "not read"
+        reason = snapshot.nvml_words or (nvml.reason if nvml is not None else snapshot.nvml_reason) or "not read"
         found.append(
             Finding(
                 "nvml-unavailable",
