@@ -33,6 +33,12 @@ def window(family: str, seconds: str = "60s") -> str:
     return f'max without (window) (vllmeter_{family}{{window="{seconds}"}})'
 
 
+def over_bound(seconds: str) -> str:
+    """Share of requests over the objective in a window of the exporter."""
+    matchers = f'window="{seconds}", bound="<<objective_ttft_bound>>"'
+    return f"max without (window, bound) (vllmeter_ttft_window_share_over_ratio{{{matchers}}})"
+
+
 SERVERS = [
     Alert(
         "VllmeterServerUnreachable",
@@ -606,10 +612,8 @@ and (server:vllmeter_ttft_objective_requests:rate5m * 300 >= <<objective_request
         "symptom",
         "15s",
         f"""
-{window('ttft_window_share_over_ratio').replace('window="60s"', 'window="60s", bound="<<objective_ttft_bound>>"').replace("(window)", "(window, bound)")} > <<run_objective_share>>
-and (
-  {window('ttft_window_share_over_ratio', '15s').replace('window="15s"', 'window="15s", bound="<<objective_ttft_bound>>"').replace("(window)", "(window, bound)")} > <<run_objective_share>>
-)
+{over_bound("60s")} > <<run_objective_share>>
+and ({over_bound("15s")} > <<run_objective_share>>)
 and ({window("ttft_window_requests")} >= <<objective_requests>>)
 and {ON} (server:vllmeter_run_active:max == 1)
 """,
