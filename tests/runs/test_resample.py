@@ -11,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vllmeter.runs.importers import read_result
-from vllmeter.runs.resample import as_arrays, choose_blocks, clusters, estimate, intra_cluster, quantile
+from vllmeter.runs.resample import (
+    _resampled_quantiles,
+    as_arrays,
+    choose_blocks,
+    clusters,
+    estimate,
+    intra_cluster,
+    quantile,
+)
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -131,6 +139,20 @@ def test_quantile_is_an_order_statistic(values: list[float], q: float) -> None:
 
 
 @settings(max_examples=60, deadline=None)
+@given(st.integers(1, 300), st.integers(1, 40), st.floats(0.02, 0.99), st.integers(0, 1000))
+def test_resampled_quantiles_are_those_of_the_resamples(n: int, k: int, q: float, seed: int) -> None:
+    """The shortcut over values near the quantile gives what repeating the drawn blocks and sorting gives."""
+    generator = np.random.default_rng(seed)
+    values = np.round(generator.lognormal(size=n), 2)
+    _, blocks = np.unique(np.sort(generator.integers(0, k, n)), return_inverse=True)
+    count = int(blocks.max()) + 1
+    drawn = generator.multinomial(count, np.full(count, 1.0 / count), size=8).astype(np.float64)
+    found = _resampled_quantiles(values, blocks, drawn, q)
+    for number in range(8):
+        assert found[number] == quantile(np.repeat(values, drawn[number][blocks].astype(int)), q)
+
+
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1000), st.floats(0.001, 20)), min_size=1, max_size=50))
 def test_clusters_are_numbered_in_time(requests: list[tuple[float, float]]) -> None:
     """Numbers begin at 0, have no gap, and never fall as first tokens get later."""
@@ -151,3 +173,18 @@ def test_effective_n_is_never_more_than_n(groups: int, size: int, sigma: float, 
     for q in (None, 0.95):
         one = estimate(values, np.repeat(np.arange(groups), size), q, resamples=50)
         assert 0 < one.effective <= len(values) * (1 + 1e-9)
+
+
+def test_serving_never_loads_numpy() -> None:
+    """The exporter loads baselines at start: that must not cost numpy's memory."""
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, vllmeter.wiring, vllmeter.runs.baseline, vllmeter.runs.measures, vllmeter.cli.app; "
+        "sys.exit('numpy' in sys.modules)"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", code], check=False, env={"PYTHONPATH": ":".join(sys.path)}).returncode
+        == 0
+    )
