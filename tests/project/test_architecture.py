@@ -52,7 +52,7 @@ PURE = (
 
 ONLY_IN = {
     "pynvml": ("gpu/",),
-    "uvicorn": ("cli/serve.py",),
+    "uvicorn": ("web/server.py",),
     "fastapi": ("web/",),
     "numpy": ("runs/",),
     "yaml": ("config/load.py", "memory/compose_file.py", "wiring.py", "demo/", "cli/", "discovery/", "web/", "runs/"),

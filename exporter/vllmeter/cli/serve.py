@@ -36,7 +36,7 @@ def serve(
     if check_config:
         typer.echo(f"{path or 'no file, defaults'}: ok, {len(settings.servers)} servers")
         return
-    run(settings, path)
+    run(settings, path, listen)
 
 
 def setup_logging(level: str) -> None:
@@ -85,27 +85,17 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
-def run(settings: Settings, path: Path | None) -> None:
+def run(settings: Settings, path: Path | None, listen: str | None = None) -> None:
     """Samples and serves until SIGTERM or Ctrl-C."""
-    import uvicorn
-
     from vllmeter.discovery.discoverer import Discoverer
     from vllmeter.web.app import create_app
+    from vllmeter.web.server import build_server
     from vllmeter.wiring import Exporter, build_discovery
 
     sock = bind(settings.listen_host, settings.listen_port)
-    exporter = Exporter(settings, config_path=path)
+    exporter = Exporter(settings, config_path=path, listen=listen)
     discoverer = Discoverer(build_discovery(settings), exporter.adopt)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            create_app(exporter),
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=2,
-            timeout_keep_alive=65,
-        )
-    )
+    server = build_server(create_app(exporter))
 
     def on_hangup(_signal: int, _frame: FrameType | None) -> None:
         threading.Thread(target=_reload, args=(exporter,), name="reload", daemon=True).start()

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import base64
 import errno
+import http.client
 import json
 import os
 import socket
 import ssl
 import threading
 import time
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-import requests
 import urllib3
-from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.response import BaseHTTPResponse
 
 from vllmeter import __version__
-from vllmeter.config.settings import Auth, Server
+from vllmeter.config.settings import Auth, Server, Tls
 from vllmeter.scrape.outcome import Fetch
 
 ACCEPT = "text/plain;version=0.0.4;q=1,application/openmetrics-text;version=1.0.0;q=0.5"
@@ -60,34 +61,56 @@ class _Sockets:
             self._open.clear()
 
 
-class _Adapter(HTTPAdapter):
-    """requests' adapter with one connection per server whose socket is known to us."""
+def _pool(server: Server, sockets: _Sockets) -> HTTPConnectionPool:
+    """One kept connection to a server whose socket is known to us.
 
-    def __init__(self, sockets: _Sockets) -> None:
-        self._sockets = sockets
-        super().__init__(pool_connections=1, pool_maxsize=1, max_retries=0)
+    urllib3 without requests on top: a session merges cookies, hooks, proxies and headers anew for every request, which
+    cost more than parsing the answer did.
+    """
 
-    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        super().init_poolmanager(*args, **kwargs)
-        sockets = self._sockets
+    class Plain(HTTPConnection):
+        def connect(self) -> None:
+            super().connect()
+            sockets.add(self.sock)
 
-        class Plain(HTTPConnection):
-            def connect(self) -> None:
-                super().connect()
-                sockets.add(self.sock)
+    class Secure(HTTPSConnection):
+        def connect(self) -> None:
+            super().connect()
+            sockets.add(self.sock)
 
-        class Secure(HTTPSConnection):
-            def connect(self) -> None:
-                super().connect()
-                sockets.add(self.sock)
+    class PlainPool(HTTPConnectionPool):
+        ConnectionCls = Plain
 
-        class PlainPool(HTTPConnectionPool):
-            ConnectionCls = Plain
+    class SecurePool(HTTPSConnectionPool):
+        ConnectionCls = Secure
 
-        class SecurePool(HTTPSConnectionPool):
-            ConnectionCls = Secure
+    parts = urlsplit(server.url)
+    assert parts.hostname is not None, "settings refuse a URL without a host"
+    timeout = urllib3.Timeout(connect=server.timeout.connect, read=server.timeout.read)
+    if parts.scheme != "https":
+        return PlainPool(parts.hostname, parts.port, timeout=timeout, maxsize=1)
+    return SecurePool(parts.hostname, parts.port, timeout=timeout, maxsize=1, ssl_context=_context(server.tls))
 
-        self.poolmanager.pool_classes_by_scheme = {"http": PlainPool, "https": SecurePool}
+
+def _context(tls: Tls | None) -> ssl.SSLContext:
+    """TLS towards a server: its own CA, else those of the system; OSError when a file cannot be used."""
+    tls = tls if tls is not None else Tls()
+    files = tuple(str(path) if path is not None else None for path in (tls.ca_file, tls.cert_file, tls.key_file))
+    changed = tuple(Path(path).stat().st_mtime_ns for path in files if path is not None)
+    return _cached_context(files, tls.insecure_skip_verify, changed)
+
+
+@lru_cache(maxsize=16)
+def _cached_context(files: tuple[str | None, ...], insecure: bool, _changed: tuple[int, ...]) -> ssl.SSLContext:
+    """One context for all servers with the same files: each holds the system's CAs, more than a megabyte."""
+    ca_file, cert_file, key_file = files
+    context = ssl.create_default_context(cafile=ca_file)
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if cert_file is not None:
+        context.load_cert_chain(cert_file, key_file)
+    return context
 
 
 class ScrapeClient:
@@ -96,35 +119,25 @@ class ScrapeClient:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._sockets = _Sockets()
-        self._session = requests.Session()
-        # Proxies and .netrc of the environment are for other traffic: a scrape goes where the file says.
-        self._session.trust_env = False
-        self._session.headers.clear()
-        adapter = _Adapter(self._sockets)
-        self._session.mount("http://", adapter)
-        self._session.mount("https://", adapter)
-        tls = server.tls
-        self._verify: bool | str = True
-        self._cert: str | tuple[str, str] | None = None
-        if tls is not None:
-            self._verify = False if tls.insecure_skip_verify else str(tls.ca_file) if tls.ca_file else True
-            if tls.cert_file is not None:
-                self._cert = (str(tls.cert_file), str(tls.key_file)) if tls.key_file else str(tls.cert_file)
-        self._host = urlsplit(server.url).netloc
+        self._pool: HTTPConnectionPool | None = None
+        parts = urlsplit(server.url)
+        self._origin = f"{parts.scheme}://{parts.netloc}"
+        self._base = parts.path
+        self._headers = {"Accept-Encoding": "identity", "User-Agent": f"vllmeter/{__version__}"}
         self._deadline: float | None = None
 
     def metrics(self) -> Fetch:
         """One GET of the metrics path."""
-        return self._get(self._server.url + self._server.metrics_path, self._server.max_body, metrics=True)
+        return self._get(self._base + self._server.metrics_path, self._server.max_body, metrics=True)
 
     def health(self) -> bool | None:
         """True on 200, False on any other answer, None without an answer."""
-        fetch = self._get(self._server.url + "/health", 65536, metrics=False)
+        fetch = self._get(self._base + "/health", 65536, metrics=False)
         return None if fetch.status is None else fetch.status == 200
 
     def version(self) -> str | None:
         """What ``GET /version`` says, or None."""
-        fetch = self._get(self._server.url + "/version", 65536, metrics=False)
+        fetch = self._get(self._base + "/version", 65536, metrics=False)
         if fetch.body is None or fetch.status != 200:
             return None
         try:
@@ -147,16 +160,21 @@ class ScrapeClient:
     def close(self) -> None:
         """Closes the connection; an exchange under way fails at once."""
         self._sockets.shutdown()
-        self._session.close()
+        self._drop_pool()
+
+    def _drop_pool(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
 
     # ------------------------------------------------------------------ one exchange
 
-    def _get(self, url: str, limit: int, *, metrics: bool) -> Fetch:
+    def _get(self, path: str, limit: int, *, metrics: bool) -> Fetch:
         started = time.monotonic()
         self._deadline = started + self._server.timeout.total
         try:
             for attempt in (1, 2):
-                fetch = self._exchange(url, limit, started, metrics=metrics)
+                fetch = self._exchange(path, limit, started, metrics=metrics)
                 # vLLM's server closes idle connections after 5 s: a kept connection that turns out to be closed
                 # is no failure of the server.  A fresh one decides.
                 quick = time.monotonic() - started < 0.5
@@ -167,49 +185,49 @@ class ScrapeClient:
             self._deadline = None
         raise AssertionError("unreachable")
 
-    def _exchange(self, url: str, limit: int, started: float, *, metrics: bool) -> Fetch:
+    def _exchange(self, path: str, limit: int, started: float, *, metrics: bool) -> Fetch:
         def failed(reason: str, detail: str, status: int | None = None) -> Fetch:
             return Fetch(time.monotonic() - started, reason=reason, detail=detail, status=status)
 
-        headers = {
-            "Accept": ACCEPT if metrics else "*/*",
-            "Accept-Encoding": "identity",
-            "User-Agent": f"vllmeter/{__version__}",
-        }
+        headers = {"Accept": ACCEPT if metrics else "*/*", **self._headers}
         if self._server.auth is not None:
             try:
                 headers["Authorization"] = _authorization(self._server.auth)
             except SecretError as error:
                 return failed("secret", str(error))
-        timeout = (self._server.timeout.connect, self._server.timeout.read)
+        pool = self._pool  # close() may come from another thread at any moment
+        if pool is None:
+            try:
+                pool = self._pool = _pool(self._server, self._sockets)
+            except OSError as error:
+                return failed("tls", f"certificate files: {error}"[:200])
         try:
             for _ in range(_REDIRECTS + 1):
-                response = self._session.get(
-                    url,
-                    headers=headers,
-                    timeout=timeout,
-                    stream=True,
-                    allow_redirects=False,
-                    verify=self._verify,
-                    cert=self._cert,
+                response = pool.urlopen(
+                    "GET", path, headers=headers, retries=False, redirect=False, preload_content=False
                 )
-                with response:
-                    if response.is_redirect:
-                        target = urljoin(url, response.headers["location"])
-                        if urlsplit(target).netloc != self._host or urlsplit(target).scheme != urlsplit(url).scheme:
-                            return failed("redirect", f"to {urlsplit(target).netloc or target!r}", response.status_code)
-                        url = target
-                        continue
-                    return self._read(response, limit, started, metrics=metrics)
+                try:
+                    location = response.get_redirect_location()
+                    if not location:
+                        return self._read(response, limit, started, metrics=metrics)
+                finally:
+                    response.close()  # what was read to its end keeps the connection
+                target = urljoin(self._origin + path, location)
+                parts = urlsplit(target)
+                if f"{parts.scheme}://{parts.netloc}" != self._origin:
+                    return failed("redirect", f"to {parts.netloc or target!r}", response.status)
+                path = target[len(self._origin) :] or "/"
             return failed("redirect", f"more than {_REDIRECTS} redirects")
-        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+        except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError) as error:
             reason, detail = _classify(error)
+            if reason == "tls":
+                self._drop_pool()  # certificates may be renewed: read the files again
             if time.monotonic() - started > self._server.timeout.total:
                 reason, detail = "timeout", f"no complete answer within {self._server.timeout.total:g} s"
             return failed(reason, detail)
 
-    def _read(self, response: requests.Response, limit: int, started: float, *, metrics: bool) -> Fetch:
-        status = response.status_code
+    def _read(self, response: BaseHTTPResponse, limit: int, started: float, *, metrics: bool) -> Fetch:
+        status = response.status
         content_type = response.headers.get("content-type", "")
 
         def failed(reason: str, detail: str) -> Fetch:
@@ -227,12 +245,11 @@ class ScrapeClient:
             return failed("too_large", f"{declared} bytes, limit {limit}")
         pieces: list[bytes] = []
         size = 0
-        raw = response.raw
         while True:
             try:
                 # read1 returns what one receive gave, so that the time limit is looked at between pieces and a
                 # compressed bomb is cut while it unpacks.
-                piece = raw.read1(_PIECE, decode_content=True)
+                piece = response.read1(_PIECE, decode_content=True)
             except urllib3.exceptions.DecodeError as error:
                 return failed("encoding", str(error)[:200])
             if not piece:
@@ -258,8 +275,12 @@ class SecretError(Exception):
 def _authorization(auth: Auth) -> str:
     if auth.username is not None:
         password = _secret(auth.password_env, auth.password_file)
-        return requests.auth._basic_auth_str(auth.username, password)
+        return _basic(auth.username, password)
     return "Bearer " + _secret(auth.bearer_token_env, auth.bearer_token_file)
+
+
+def _basic(username: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode("ascii")
 
 
 def _secret(variable: str | None, path: Path | None) -> str:
@@ -289,7 +310,7 @@ def _classify(error: BaseException) -> tuple[str, str]:
         seen = inner or (reason if isinstance(reason, BaseException) else None) or seen.__cause__ or seen.__context__
     # Specific causes first: urllib3 calls a refused connection a kind of connect timeout.
     for item in chain:
-        if isinstance(item, requests.exceptions.SSLError | urllib3.exceptions.SSLError | ssl.SSLError):
+        if isinstance(item, urllib3.exceptions.SSLError | ssl.SSLError):
             return "tls", str(chain[-1])[:200]
         if isinstance(item, urllib3.exceptions.NameResolutionError | socket.gaierror):
             return "dns", str(chain[-1])[:200]
@@ -298,8 +319,9 @@ def _classify(error: BaseException) -> tuple[str, str]:
         if isinstance(item, OSError) and item.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
             return "unreachable", os.strerror(item.errno)
     for item in chain:
-        if isinstance(item, requests.Timeout | urllib3.exceptions.TimeoutError | TimeoutError):
-            return "timeout", "connecting" if isinstance(item, requests.ConnectTimeout) else "waiting for the answer"
+        if isinstance(item, urllib3.exceptions.TimeoutError | TimeoutError):
+            connecting = isinstance(item, urllib3.exceptions.ConnectTimeoutError)
+            return "timeout", "connecting" if connecting else "waiting for the answer"
     for item in chain:
         if isinstance(item, ConnectionResetError | BrokenPipeError | urllib3.exceptions.ProtocolError):
             return "reset", str(chain[-1])[:200]
