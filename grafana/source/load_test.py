@@ -1,0 +1,372 @@
+"""Load test: two runs side by side, aligned by time since their start.
+
+Run B is read with ``offset ${shift}s``, so that both runs begin at the start of run A and share one axis and one scale:
+a difference is a gap between two lines, not a comparison of two pictures.
+"""
+
+# ruff: noqa: E501 - a text of a panel is one line
+
+from __future__ import annotations
+
+import house
+import variables as v
+from layout import Board, Section
+from panels import Column, Item, Look, Query, heat, series, stat, table, words
+from queries import EXPORTER, KEYS, LONGEST, SERVER, SERVER_GPU, of
+
+_FIFTEEN = 'window="15s"'
+_MEAN = 'stat="mean"'
+_RUN_A = 'run="$run_a"'
+_RUN = {"A": "run_a", "B": "run_b"}
+_SHIFT = {"A": "", "B": " offset ${shift}s"}
+_ON = "on (job, instance, server)"
+_RUNS = "No run in the last 7 days is chosen: vllmeter run NAME -- COMMAND, or POST /api/runs, marks runs."
+_ALIGNED = " Run B is moved so that both start together: zoom to run A."
+_AB = (
+    Look("/^A /", house.RUN_COLOURS["A"], width=2),
+    Look("/^B /", house.RUN_COLOURS["B"], width=2, dashed=True),
+    Look("/ baseline/", house.PALE, dashed=True, width=1),
+)
+
+
+def _while(letter: str) -> str:
+    """A condition: only the moments in which the run was active (moved as its series are)."""
+    run = of("run_active", f'run="${_RUN[letter]}"')
+    return f"and {_ON} (max without (scenario, run) ({run}{_SHIFT[letter]}) == 1)"
+
+
+def _window(name: str, letter: str, *more: str, by: str = SERVER, drop: str = "window") -> str:
+    return f"max without ({drop}) ({of(name, _FIFTEEN, *more, by=by)}{_SHIFT[letter]}) {_while(letter)}"
+
+
+def _rate(name: str, letter: str, drop: str = "engine") -> str:
+    return f"sum without ({drop}) (rate({of(name)}[$__rate_interval]{_SHIFT[letter]})) {_while(letter)}"
+
+
+def _both(make: object, suffix: str = "") -> list[Query]:
+    assert callable(make)
+    return [Query(make(letter), f"{letter} {{{{server}}}} · {{{{host}}}}{suffix}") for letter in _RUN]
+
+
+def _facts() -> list[Item]:
+    out = []
+    for letter in _RUN:
+        small = letter.lower()
+        out.append(
+            stat(
+                f"Run {letter}",
+                f"The chosen run {letter}: its length, and when it started.",
+                [
+                    Query(f"vector($length_{small}) and on () ({_seen(letter)})", f"${_RUN[letter]}: length"),
+                    Query(f"vector($start_{small} * 1000) and on () ({_seen(letter)})", "started"),
+                ],
+                unit="s",
+                no_data=_RUNS,
+                width=6,
+                height=4,
+                names=True,
+                decimals=0,
+                looks=(Look("/^started$/", unit="dateTimeAsIso"),),
+            )
+        )
+    out.append(
+        words(
+            "How to read this page",
+            "**A** is solid blue, **B** dashed orange, both aligned at their start: zoom to run A. The table compares whole runs from exact "
+            "counters. It shows what differs, not whether that is chance: `vllmeter compare A B` gives the interval and the verdict, from the "
+            "client's own results too.",
+            width=12,
+            height=4,
+        )
+    )
+    return out
+
+
+def _seen(letter: str) -> str:
+    run = of("run_start_timestamp_seconds", f'run="${_RUN[letter]}"', by=EXPORTER)
+    return f"count (last_over_time({run}[{v.NEWEST_RUNS}])) > 0"
+
+
+def _whole(letter: str) -> dict[str, str]:
+    """Measures of a whole run, by name."""
+    small = letter.lower()
+    span = f"[${{length_{small}}}s] @ ${{end_{small}}}"
+    by = f"by ({KEYS})"
+
+    def more(name: str) -> str:
+        return f"sum {by} (increase({of(name)}{span}))"
+
+    def mean(name: str) -> str:
+        return f"{more(name + '_sum')} / ({more(name + '_count')} > 0) <= {LONGEST}"
+
+    return {
+        "1 TTFT, mean": mean("ttft_seconds"),
+        "2 inter-token latency, mean": mean("inter_token_latency_seconds"),
+        "3 whole request, mean": mean("e2e_latency_seconds"),
+        "4 queue, mean": mean("queue_time_seconds"),
+        "5 generated tokens per second": f"{more('generation_tokens_total')} / $length_{small}",
+        "6 requests finished per second": f"{more('requests_finished_total')} / $length_{small}",
+        "7 preemptions": more("preemptions_total"),
+        "8 waiting, peak": f"max {by} (max_over_time({of('requests_waiting_peak', _FIFTEEN)}{span}))",
+    }
+
+
+def _during(letter: str) -> str:
+    """Only servers that the run names."""
+    small = letter.lower()
+    run = of("run_active", f'run="${_RUN[letter]}"')
+    return f"and {_ON} last_over_time({run}[${{length_{small}}}s] @ ${{end_{small}}})"
+
+
+def _table() -> Item:
+    def rows(letter: str) -> str:
+        return " or ".join(
+            f'label_replace(({expression}) {_during(letter)}, "measure", "{name}", "", "")'
+            for name, expression in _whole(letter).items()
+        )
+
+    a, b = _whole("A"), _whole("B")
+    difference = " or ".join(
+        f"label_replace((({b[name]}) {_during('B')}) / on ({KEYS}) ((({a[name]}) {_during('A')}) > 0) - 1, "
+        f'"measure", "{name}", "", "")'
+        for name in a
+    )
+    return table(
+        "Difference, whole runs",
+        "Counters from start to end of each run, so no window and no bucket is involved. Times in seconds. B against A: how much larger B is than A. Not a "
+        "verdict: `vllmeter compare` says whether it could be chance.",
+        [Query(rows("A"), ref="A"), Query(rows("B"), ref="B"), Query(difference, ref="C")],
+        [
+            Column("server", "Server"),
+            Column("host", "Host"),
+            Column("measure", "Measure", width=230),
+            Column("Value #A", "A", "short", 3),
+            Column("Value #B", "B", "short", 3),
+            Column("Value #C", "B against A", "percentunit", 1),
+        ],
+        no_data=_RUNS,
+        width=14,
+        height=10,
+        sort="Measure",
+    )
+
+
+def _settings() -> Item:
+    def at(letter: str) -> str:
+        small = letter.lower()
+        return f"max by ({KEYS}, setting, value) (last_over_time({of('server_setting_info')}[${{length_{small}}}s] @ ${{end_{small}}}))"
+
+    def only(letter: str, other: str) -> str:
+        keys = f"{KEYS}, setting"
+        return (
+            f"max by ({keys}, in_{letter.lower()}) (label_replace({at(letter)} unless on ({keys}, value) {at(other)}, "
+            f'"in_{letter.lower()}", "$1", "value", "(.*)"))'
+        )
+
+    return table(
+        "Settings that differ",
+        "Effective settings of the servers at the end of each run. More than one line: the runs do not test one change.",
+        [Query(only("A", "B"), ref="A"), Query(only("B", "A"), ref="B")],
+        [
+            Column("server", "Server"),
+            Column("setting", "Setting", width=190),
+            Column("in_a", "A"),
+            Column("in_b", "B"),
+        ],
+        no_data="the settings are the same, or no run is chosen.",
+        width=10,
+        height=10,
+        sort="Setting",
+    )
+
+
+def _pairs() -> list[list[Item]]:
+    baseline = (
+        f"max without (stat) ({of('baseline_ttft_seconds', _MEAN)}) and {_ON} "
+        f"(max without (scenario, run) ({of('run_active', _RUN_A)}) == 1)"
+    )
+    return [
+        [
+            series(
+                "TTFT, mean",
+                "Mean TTFT in windows of 15 s, and the stored baseline's mean (client side) where there is one."
+                + _ALIGNED,
+                [
+                    *_both(lambda letter: _window("ttft_window_mean_seconds", letter)),
+                    Query(baseline, "{{server}} · {{host}} baseline {{scenario}}"),
+                ],
+                unit="s",
+                no_data=_RUNS,
+                looks=_AB,
+                by_server=False,
+            ),
+            series(
+                "TTFT jitter, upper bound",
+                "Upper bound of the standard deviation of TTFT in windows of 15 s (always there, unlike the estimate)."
+                + _ALIGNED,
+                _both(lambda letter: _window("ttft_jitter_upper_seconds", letter)),
+                unit="s",
+                no_data=_RUNS,
+                looks=_AB,
+                by_server=False,
+            ),
+            series(
+                "Inter-token latency, mean",
+                "Mean ITL in windows of 15 s." + _ALIGNED,
+                _both(lambda letter: _window("inter_token_latency_window_mean_seconds", letter)),
+                unit="s",
+                no_data=_RUNS,
+                looks=_AB,
+                by_server=False,
+            ),
+        ],
+        [
+            series(
+                "Generated tokens per second",
+                "Output tokens." + _ALIGNED,
+                _both(lambda letter: _rate("generation_tokens_total", letter)),
+                unit="short",
+                no_data=_RUNS,
+                looks=_AB,
+                by_server=False,
+            ),
+            series(
+                "Running and waiting",
+                "Requests that run (peak of 15 s) and wait (points)." + _ALIGNED,
+                [
+                    *_both(lambda letter: _window("requests_running_peak", letter), " running"),
+                    *_both(lambda letter: _window("requests_waiting_peak", letter), " waiting"),
+                ],
+                unit="short",
+                decimals=0,
+                no_data=_RUNS,
+                looks=(*_AB, Look("/ waiting$/", points=True)),
+                by_server=False,
+            ),
+            series(
+                "KV cache in use, 1 s peak",
+                "Largest share of KV blocks in use in windows of 15 s." + _ALIGNED,
+                _both(lambda letter: _window("kv_cache_usage_peak_ratio", letter)),
+                unit="percentunit",
+                maximum=1,
+                no_data=_RUNS,
+                looks=_AB,
+                by_server=False,
+            ),
+        ],
+        [
+            series(
+                "GPU memory of the server, peak",
+                "Largest memory of the server in windows of 15 s." + _ALIGNED,
+                _both(
+                    lambda letter: _window(
+                        "server_gpu_memory_peak_bytes", letter, by=SERVER_GPU, drop="window, gpu, uuid"
+                    )
+                ),
+                unit="bytes",
+                no_data=_RUNS,
+                looks=_AB,
+                by_server=False,
+                minimum=None,
+            ),
+            series(
+                "Preemptions",
+                "Preempted requests in windows of 15 s." + _ALIGNED,
+                _both(lambda letter: _window("preemptions_window", letter)),
+                unit="short",
+                decimals=0,
+                no_data=_RUNS,
+                looks=_AB,
+                by_server=False,
+            ),
+            series(
+                "Seconds with a busy neighbour",
+                "If this differs between the runs, so does the test." + _ALIGNED,
+                _both(lambda letter: _window("gpu_contention_ratio", letter, by=SERVER_GPU, drop="window, gpu, uuid")),
+                unit="percentunit",
+                maximum=1,
+                no_data="The server is alone on its card, or no run is chosen.",
+                looks=_AB,
+                by_server=False,
+            ),
+        ],
+    ]
+
+
+def _heat(letter: str) -> Item:
+    # `and` keeps only what happened in the run; le is not in the run's labels.
+    buckets = f"rate({of('ttft_seconds_bucket')}[$__rate_interval]{_SHIFT[letter]})"
+    return heat(
+        f"TTFT, run {letter}",
+        f"Requests per second by TTFT bucket in run {letter}." + (_ALIGNED if letter == "B" else ""),
+        f"sum by (le) ({buckets} {_while(letter)})",
+        no_data=_RUNS,
+    )
+
+
+def _client() -> list[list[Item]]:
+    def stats(name: str, title: str) -> str:
+        return f'label_replace(max by ({KEYS}, scenario, stat) ({of(name)}), "measure", "{title}", "", "")'
+
+    return [
+        [
+            table(
+                "Stored baselines (client side)",
+                "What the load-test tool itself measured in the run that was stored as baseline (vllmeter baseline). Client TTFT contains the network "
+                "and the client's own scheduling, so it is never below the server's.",
+                [
+                    Query(
+                        f"{stats('baseline_ttft_seconds', 'TTFT')} or {stats('baseline_e2e_seconds', 'whole request')}",
+                        ref="A",
+                    )
+                ],
+                [
+                    Column("server", "Server"),
+                    Column("host", "Host"),
+                    Column("scenario", "Scenario"),
+                    Column("measure", "Measure"),
+                    Column("stat", "Statistic"),
+                    Column("Value", "Seconds", "s"),
+                ],
+                no_data="no baseline is stored: vllmeter baseline.",
+                width=12,
+                height=8,
+                sort="Measure",
+            ),
+            words(
+                "Client-side results",
+                "Results of k6, `vllm bench serve`, guidellm and aiperf are files, not time series; they stay with the run:\n\n"
+                "    vllmeter import RUN FILE\n    vllmeter compare A B\n\n"
+                "prints client and server side by side, with intervals, effective sample size and a verdict. What was stored with "
+                "`vllmeter baseline` is in the table on the left.",
+                width=12,
+                height=8,
+            ),
+        ]
+    ]
+
+
+def board() -> Board:
+    """The dashboard."""
+    times = [*v.run_times("a"), *v.run_times("b"), v.run_shift()]
+    return Board(
+        name="load-test",
+        title="Load test",
+        description="Two runs on one axis, aligned by time since start; what differs in numbers and in settings.",
+        variables=[
+            v.datasource(),
+            v.job(),
+            v.host(),
+            v.server(),
+            v.gpu(),
+            v.run("a", "Run A"),
+            v.run("b", "Run B"),
+            *times,
+        ],
+        sections=[
+            Section("", [_facts(), [_table(), _settings()]]),
+            Section("A and B since their start", _pairs()),
+            Section("Every request", [[_heat("A"), _heat("B")]]),
+            Section("Client side", _client()),
+        ],
+    )

@@ -1,0 +1,155 @@
+"""Variables of the dashboards.  All that filter are multi-valued with All = ``.*``, so that an installation without the
+label ``host`` works too."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.builders import dashboard as d
+from grafana_foundation_sdk.models import common
+from grafana_foundation_sdk.models import dashboard as m
+
+from house import DATASOURCE
+
+NEWEST_RUNS = "7d"
+"""How far back runs are found.  A series of a run has samples only while it is active, so this is cheap."""
+
+
+def _all() -> m.VariableOption:
+    return m.VariableOption(selected=True, text=["All"], value=["$__all"])
+
+
+def _reference() -> common.DataSourceRef:
+    return common.DataSourceRef(type_val="prometheus", uid=DATASOURCE)
+
+
+def _query(name: str, label: str, description: str, query: str) -> d.QueryVariable:
+    return (
+        d.QueryVariable(name)
+        .label(label)
+        .description(description)
+        .datasource(_reference())
+        .query({"query": query, "refId": f"variable-{name}"})
+        .definition(query)
+        .refresh(m.VariableRefresh.ON_TIME_RANGE_CHANGED)
+    )
+
+
+def _filter(name: str, label: str, description: str, query: str) -> d.QueryVariable:
+    return (
+        _query(name, label, description, query)
+        .sort(m.VariableSort.ALPHABETICAL_ASC)
+        .multi(True)
+        .include_all(True)
+        .all_value(".*")
+        .current(_all())
+    )
+
+
+def datasource() -> d.DatasourceVariable:
+    return (
+        d.DatasourceVariable("datasource")
+        .label("Data source")
+        .description("The Prometheus (or compatible store) that scrapes vllmeter.")
+        .type("prometheus")
+    )
+
+
+def job() -> d.QueryVariable:
+    return _filter("job", "Job", "Scrape job of the exporters.", "label_values(vllmeter_build_info, job)")
+
+
+def host() -> d.QueryVariable:
+    return _filter(
+        "host",
+        "Host",
+        "Machine; a label that the scrape configuration sets.",
+        'label_values(vllmeter_build_info{job=~"$job"}, host)',
+    )
+
+
+def server() -> d.QueryVariable:
+    return _filter(
+        "server",
+        "Server",
+        "vLLM instance, by its configured name.",
+        'label_values(vllmeter_server_up{job=~"$job",host=~"$host"}, server)',
+    )
+
+
+def gpu() -> d.QueryVariable:
+    """The value is the UUID (unique in a fleet), the text says host, index and name."""
+    return _filter(
+        "gpu",
+        "GPU",
+        "Card; shown with host, index and name, matched by UUID.",
+        'query_result(label_join(vllmeter_gpu_info{job=~"$job",host=~"$host"}, "shown", " · ", "host", "gpu", "name"))',
+    ).regex('/shown="(?<text>[^"]+)".*uuid="(?<value>[^"]+)"/')
+
+
+def window() -> d.CustomVariable:
+    return (
+        d.CustomVariable("window")
+        .label("Window")
+        .description("Window of the 1 s samples behind peaks, jitter and quantiles.")
+        .values("60s,15s")
+        .current(m.VariableOption(selected=True, text="60s", value="60s"))
+        .options([m.VariableOption(selected=s == "60s", text=s, value=s) for s in ("60s", "15s")])
+    )
+
+
+def objective() -> d.QueryVariable:
+    """Only bounds of existing buckets: a share over anything else would be a guess."""
+    return (
+        _query(
+            "objective",
+            "TTFT objective (s)",
+            "Seconds; only bucket bounds of the servers are offered, so that the share over it is exact.",
+            'label_values(vllmeter_ttft_window_share_over_ratio{job=~"$job",host=~"$host",server=~"$server"}, bound)',
+        )
+        .sort(m.VariableSort.NUMERICAL_ASC)
+        .current(m.VariableOption(selected=True, text="1.0", value="1.0"))
+    )
+
+
+def run(letter: str, title: str) -> d.QueryVariable:
+    """A run, the newest first."""
+    seen = f'last_over_time(vllmeter_run_start_timestamp_seconds{{job=~"$job",host=~"$host"}}[{NEWEST_RUNS}])'
+    return _query(
+        f"run_{letter}",
+        title,
+        f"A run of the last {NEWEST_RUNS}, newest first (vllmeter run NAME -- COMMAND).",
+        f"query_result(sort_desc(max by (run) ({seen})))",
+    ).regex('/run="([^"]+)"/')
+
+
+def _number(name: str, description: str, expression: str) -> d.QueryVariable:
+    return (
+        _query(name, name, description, f"query_result({expression})")
+        .regex("/} (-?[0-9]+)/")
+        .hide(m.VariableHide.HIDE_VARIABLE)
+    )
+
+
+def run_times(letter: str) -> list[d.QueryVariable]:
+    """Hidden: start, end and length of a run in Unix seconds.  Without any run they are 0, 1 and 1, and panels empty."""
+    chosen = f'{{job=~"$job",host=~"$host",run="$run_{letter}"}}'
+    active = f"timestamp(vllmeter_run_active{chosen})"
+    return [
+        _number(
+            f"start_{letter}",
+            "Start of the run.",
+            f"max(last_over_time(vllmeter_run_start_timestamp_seconds{chosen}[{NEWEST_RUNS}])) or vector(0)",
+        ),
+        _number(
+            f"end_{letter}",
+            "Last moment at which the run was active.",
+            f"max(max_over_time({active}[{NEWEST_RUNS}:15s])) or vector(1)",
+        ),
+        _number(
+            f"length_{letter}", "Length of the run in seconds.", f"vector(${{end_{letter}}} - ${{start_{letter}}})"
+        ),
+    ]
+
+
+def run_shift() -> d.QueryVariable:
+    """Hidden: how far run B lies before run A; its series are read with this offset, so that both begin together."""
+    return _number("shift", "Seconds from the start of run B to the start of run A.", "vector($start_a - $start_b)")
