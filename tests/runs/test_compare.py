@@ -233,3 +233,18 @@ def test_damaged_parts_cost_only_themselves(store: RunStore) -> None:
     assert found is not None
     assert found.word is Word.WORSE
     assert words["client.ttft_mean"] is None
+
+
+def test_without_a_named_server_the_one_that_worked_is_compared(store: RunStore) -> None:
+    """Neighbours that served nothing get no section; with several busy servers nobody knows whose the client's are."""
+    for position, name in enumerate("ab"):
+        add_run(store, name, lockstep_requests(position, 80), started=START + 2000 * position, server="")
+    section, _ = only(compare(store, ["a", "b"]))
+    assert section.server == "chat"
+    assert section.columns[0].subjects[0].client.requests == 80
+    for position, name in enumerate("cd"):
+        started = START + 10_000 + 2000 * position
+        add_run(store, name, lockstep_requests(position, 80), started=started, server="", neighbour_rate=500.0)
+    section, _ = only(compare(store, ["c", "d"]))
+    assert section.columns[0].subjects[0].client.requests == 0
+    assert any("name one with --server" in note for note in section.notes)

@@ -23,6 +23,10 @@ LOWER_SUCCESS: Final = 0.01
 """A candidate whose success rate falls by more than this is not called good: failed requests have no latency."""
 
 
+IDLE_RATIO: Final = 0.05
+"""A server that worked in less than this share of the seconds was not under load."""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One name in one scenario: its usable runs and what was left out, with reasons."""
@@ -222,8 +226,8 @@ def _section(
     for name, runs in picked.items():
         subjects = tuple(_subject(store, run, server, notes) for run in runs)
         columns.append(Column(name, subjects, tuple(collected[name].left_out)))
-    if all(not side.measures for column in columns for kind in ("client", "server") for side in column.side(kind)):
-        return None
+    if not any(side.requests for column in columns for kind in ("client", "server") for side in column.side(kind)):
+        return None  # a neighbour that served nothing
     rows = [_row(metric, columns, spreads.get(metric.id), relevant) for metric in METRICS]
     rows = [row for row in rows if any(value.value is not None or value.low is not None for value in row.values)]
     conclusions = tuple(
@@ -264,11 +268,21 @@ def _subject(store: RunStore, run: Run, server: str, notes: list[str]) -> Subjec
     except StoreError as error:
         notes.append(str(error))
         results = ()
-    # Client results belong to the server under load; with several and none named, nobody knows which.
-    mine = run.server in ("", server) or not server
-    client = client_side(run, results if mine else ())
     measured = server_side(run, samples, server) if server else Side(absent={"server": "no server was sampled"})
+    if _is_under_load(run, server, measured):
+        client = client_side(run, results)
+    else:
+        client = Side(absent={"client": "the client's results belong to another server"})
+        if results and not run.server and measured.requests:
+            notes.append(f"{run.name}: client results are left out, several servers were busy: name one with --server")
     return Subject(run, measured, client, results)
+
+
+def _is_under_load(run: Run, server: str, measured: Side) -> bool:
+    """Whether the client's results are about ``server``: it is named, or it is the only one that worked."""
+    if run.server or not server:
+        return run.server in ("", server) if not server else run.server == server
+    return measured.requests > 0 and all(each.busy_ratio < IDLE_RATIO for each in measured.neighbours.values())
 
 
 def _row(metric: Metric, columns: Sequence[Column], spread: Spread | None, relevant: float) -> Row:
