@@ -126,8 +126,15 @@ class Masker:
         )
 
     def table(self, table: ProcessTable) -> ProcessTable:
-        """A process table."""
-        return replace(table, processes={pid: self.process(item) for pid, item in table.processes.items()})
+        """A process table.  Of a namespace's own addresses only loopback stays: the others name a machine."""
+        return replace(
+            table,
+            processes={pid: self.process(item) for pid, item in table.processes.items()},
+            namespace_addresses={
+                inode: tuple(a for a in addresses if a.startswith(_PLAIN_ADDRESSES) or a == "::1")
+                for inode, addresses in table.namespace_addresses.items()
+            },
+        )
 
     def _label(self, found: re.Match[str]) -> str:
         name, value = found.groups()
