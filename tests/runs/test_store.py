@@ -221,10 +221,15 @@ time.sleep(60)
     (listed,) = store.all()
     assert listed.run is not None
     assert (listed.id, listed.run.state) == (run_id, INTERRUPTED)
-    assert "usable" in (listed.problem or "")
+    assert f"vllmeter runs --close {run_id}" in (listed.problem or "")
     found, problem = store.samples(run_id)
     assert problem is None
     assert len(found) >= 15
+    closed = store.close_interrupted(run_id)
+    assert (closed.state, closed.ended) == ("finished", found[-1].wall)
+    assert store.find("killed") == [closed]
+    with pytest.raises(StoreError, match="only an interrupted run"):
+        store.close_interrupted(run_id)
 
 
 def test_prune_by_age_and_size_never_takes_baselines_or_running_runs(store: RunStore) -> None:

@@ -48,6 +48,9 @@ def runs(
         str | None, typer.Option("--keep-size", help="With --prune: remove the oldest until all fit in 500MB, 2GiB.")
     ] = None,
     delete: Annotated[str | None, typer.Option("--delete", help="Remove the run with this id.")] = None,
+    close: Annotated[
+        str | None, typer.Option("--close", help="Close the run with this id whose process was killed.")
+    ] = None,
     show: Annotated[str | None, typer.Option("--show", help="Print run.json of the run with this id.")] = None,
     config: ConfigOption = None,
     state: StateOption = None,
@@ -61,6 +64,10 @@ def runs(
         if delete is not None:
             store.delete(delete)
             typer.echo(f"removed {delete}")
+            return
+        if close is not None:
+            closed = store.close_interrupted(close)
+            typer.echo(f"closed {close} after {(closed.ended or 0.0) - closed.started:.0f} s")
             return
         if show is not None:
             path = store.folder / show / "run.json"

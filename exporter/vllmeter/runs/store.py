@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vllmeter.runs.model import (
+    FINISHED,
     INTERRUPTED,
     RUNNING,
     SCHEMA,
@@ -183,7 +184,11 @@ class RunStore:
         if run.state == RUNNING and not _alive(run):
             run = dataclasses.replace(run, state=INTERRUPTED)
             return StoredRun(
-                path.name, path, size, run, "its process ended without closing it: the samples up to then are usable"
+                path.name,
+                path,
+                size,
+                run,
+                f"its process ended without closing it; `vllmeter runs --close {path.name}` makes its samples usable",
             )
         return StoredRun(path.name, path, size, run)
 
@@ -221,6 +226,25 @@ class RunStore:
     def samples(self, run_id: str) -> tuple[list[Sample], str | None]:
         """(samples, what is wrong with the file or None)."""
         return read_samples(self.samples_path(run_id))
+
+    def close_interrupted(self, run_id: str) -> Run:
+        """Gives a run whose process was killed its end: the time of its last sample.  It can be compared then.
+
+        Raises :class:`StoreError` when it is not interrupted or holds no sample.
+        """
+        found = [each for each in self.all() if each.id == run_id]
+        if not found or found[0].run is None:
+            raise StoreError(f"no readable run with the id {run_id!r} in {self.folder}; `vllmeter runs` lists them")
+        run = found[0].run
+        if run.state != INTERRUPTED:
+            raise StoreError(f"run {run_id} is {run.state}: only an interrupted run can be closed")
+        samples, _ = self.samples(run_id)
+        if not samples:
+            raise StoreError(f"run {run_id} holds no sample: remove it with `vllmeter runs --delete {run_id}`")
+        note = "closed afterwards at its last sample: the process that recorded it was killed"
+        run = dataclasses.replace(run, state=FINISHED, ended=samples[-1].wall, notes=(*run.notes, note))
+        self.save(run)
+        return run
 
     # ------------------------------------------------------------------ removing
 
