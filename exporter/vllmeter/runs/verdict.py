@@ -127,7 +127,9 @@ def judge(
     known, variance, freedom = _between(logs_a, logs_b, a, b, spread, within)
     low = high = half = None
     if variance is not None and freedom > 0:
-        half = t_quantile(0.5 + CONFIDENCE / 2, freedom) * math.sqrt(variance)
+        # degrees of freedom rounded down to a tenth: on the safe side, and few different ones to work out
+        rounded = max(1.0, math.floor(min(freedom, 1000.0) * 10) / 10)
+        half = t_quantile(0.5 + CONFIDENCE / 2, rounded) * math.sqrt(variance)
         low, high = math.exp(delta - half), math.exp(delta + half)
 
     def verdict(word: Word, reason: str, requests: int | None = None, runs: int | None = None) -> Verdict:
