@@ -55,6 +55,8 @@ class ServerText:
         self._layout: Layout | None = None
         self._scalars: list[tuple[str, int, str]] = []
         self._histograms: list[tuple[str, int, list[str], str, str]] = []
+        self._written: dict[int, tuple[Sequence[float], float, str]] = {}
+        """histogram index -> what its lines were last written from, and the lines: most do not change in a second"""
         self.series = 0
 
     def render(self, reading: ServerReading) -> Blocks:
@@ -66,11 +68,13 @@ class ServerText:
         for family, index, prefix in self._scalars:
             lines.setdefault(family, []).append(f"{prefix}{number(values[index])}\n")
         for family, index, prefixes, sum_prefix, count_prefix in self._histograms:
-            out = lines.setdefault(family, [])
-            counts = reading.buckets[index]
-            out.extend(f"{prefix}{number(count)}\n" for prefix, count in zip(prefixes, counts, strict=True))
-            out.append(f"{sum_prefix}{number(reading.sums[index])}\n")
-            out.append(f"{count_prefix}{number(counts[-1])}\n")
+            counts, total = reading.buckets[index], reading.sums[index]
+            written = self._written.get(index)
+            if written is None or written[0] != counts or written[1] != total:
+                text = "".join([f"{prefix}{number(count)}\n" for prefix, count in zip(prefixes, counts, strict=True)])
+                text += f"{sum_prefix}{number(total)}\n{count_prefix}{number(counts[-1])}\n"
+                written = self._written[index] = (counts, total, text)
+            lines.setdefault(family, []).append(written[2])
         return {family: "".join(parts).encode() for family, parts in lines.items()}
 
     def _prepare(self, layout: Layout) -> None:
@@ -81,6 +85,7 @@ class ServerText:
             if ref.family in BY_NAME
         ]
         self._histograms = []
+        self._written.clear()
         for index, ref in enumerate(layout.histograms):
             if ref.family in self._without or ref.family not in BY_NAME:
                 continue

@@ -71,6 +71,8 @@ class Target:
         self._up = False
         self._healthy: bool | None = None
         self._costs: deque[float] = deque(maxlen=30)
+        self._cost = 0.0
+        """median of ``_costs``, in seconds"""
         self._logged: str | None = ""
 
     def begin(self, at: float) -> None:
@@ -104,6 +106,7 @@ class Target:
                 self.sample = sample
                 self._consecutive = 0
                 self._costs.append(cost)
+                self._cost = statistics.median(self._costs)
             else:
                 assert reason is not None
                 self._failures[reason] = self._failures.get(reason, 0) + 1
@@ -133,10 +136,9 @@ class Target:
 
     def interval(self, *, hold: bool) -> float:
         """The interval to use now.  ``hold``: never back off (requests wait, a run is active)."""
-        if hold or not self._costs:
+        if hold:
             return self.base_interval
-        cost = statistics.median(self._costs)
-        return max(self.base_interval, min(BACK_OFF_LIMIT, cost / _COST_SHARE))
+        return max(self.base_interval, min(BACK_OFF_LIMIT, self._cost / _COST_SHARE))
 
     def status(self, at: float, *, hold: bool = False) -> ScrapeStatus:
         """Health of the sampling at ``at`` (monotonic seconds)."""

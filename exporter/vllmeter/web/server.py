@@ -45,6 +45,8 @@ def build_server(app: FastAPI) -> QuietServer:
     return QuietServer(
         uvicorn.Config(
             app,
+            loop="asyncio",  # uvloop, where it happens to be installed, costs memory and gains nothing here
+            ws="none",
             log_config=None,
             access_log=False,
             server_header=False,
