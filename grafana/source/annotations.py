@@ -55,7 +55,8 @@ def all_annotations() -> list[d.AnnotationQuery]:
         _query(
             "Alerts",
             VERMILLION,
-            f'max by (alertname, severity, server, host) (ALERTS{{{EXPORTER},alertname=~"Vllmeter.+",alertstate="firing"}})',
+            "max by (alertname, severity, server, host) "
+            f'(ALERTS{{{EXPORTER},alertname=~"Vllmeter.+",alertstate="firing"}})',
             "{{alertname}}",
             "{{server}} on {{host}}",
             "severity",

@@ -29,7 +29,7 @@ def _all_servers() -> list[list[Item]]:
             series(
                 "Requests over $objective s",
                 "Share of requests in the window whose TTFT was over the objective. Exact: the objective is a bucket bound.",
-                [Query(window("ttft_window_share_over_ratio", 'le="$objective"'), LEGEND)],
+                [Query(window("ttft_window_share_over_ratio", 'bound="$objective"'), LEGEND)],
                 unit="percentunit",
                 maximum=1,
                 no_data="No request in the window, or the server has no bucket bound at the chosen objective.",
@@ -91,7 +91,7 @@ def _neighbours() -> list[list[Item]]:
 
 
 def _quantile(quantile: str, word: str) -> list[Query]:
-    label = f'quantile="{quantile}"'
+    label = f'q="{quantile}"'
     return [
         Query(f"max ({window('ttft_window_quantile_upper_seconds', label)})", f"{word} at most"),
         Query(f"min ({window('ttft_window_quantile_lower_seconds', label)})", f"{word} at least"),

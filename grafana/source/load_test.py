@@ -1,6 +1,6 @@
 """Load test: two runs side by side, aligned by time since their start.
 
-Run B is read with ``offset ${shift}s``, so that both runs begin at the start of run A and share one axis and one scale:
+Run B is read with ``offset ${shift}ms``, so that both runs begin at the start of run A and share one axis and one scale:
 a difference is a gap between two lines, not a comparison of two pictures.
 """
 
@@ -18,7 +18,7 @@ _FIFTEEN = 'window="15s"'
 _MEAN = 'stat="mean"'
 _RUN_A = 'run="$run_a"'
 _RUN = {"A": "run_a", "B": "run_b"}
-_SHIFT = {"A": "", "B": " offset ${shift}s"}
+_SHIFT = {"A": "", "B": " offset ${shift}ms"}
 _ON = "on (job, instance, server)"
 _RUNS = "No run in the last 7 days is chosen: vllmeter run NAME -- COMMAND, or POST /api/runs, marks runs."
 _ALIGNED = " Run B is moved so that both start together: zoom to run A."

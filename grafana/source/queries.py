@@ -23,17 +23,12 @@ LONGEST: Final = 7680
 
 KEYS: Final = "job, instance, host, server"
 """What tells one server from every other one in a fleet."""
-GPU_LONGEST: Final = 7680
-"""Seconds; a mean above it (three times vLLM's last bound) is a broken observation, not a latency."""
-
-KEYS: Final = "job, instance, host, gpu, uuid"
 
 WINDOW: Final = 'window="$window"'
 MINUTE: Final = 'window="60s"'
 
 LEGEND: Final = "{{server}} · {{host}}"
 """Begins with the server: the colour overrides look for it there."""
-GPU_LEGEND: Final = "GPU {{gpu}} · {{host}}"
 
 
 def of(name: str, *more: str, by: str = SERVER) -> str:

@@ -111,13 +111,14 @@ def objective() -> d.QueryVariable:
 
 
 def run(letter: str, title: str) -> d.QueryVariable:
-    """A run, the newest first."""
-    seen = f'last_over_time(vllmeter_run_start_timestamp_seconds{{job=~"$job",host=~"$host"}}[{NEWEST_RUNS}])'
+    """A run, the newest first; for run A the newest comes last, so that the two newest runs are compared at first."""
+    seen = f'max by (run) (last_over_time(vllmeter_run_start_timestamp_seconds{{job=~"$job",host=~"$host"}}[{NEWEST_RUNS}]))'
+    order = f"({seen} < scalar(max({seen}))) or {seen} * 0" if letter == "a" else seen
     return _query(
         f"run_{letter}",
         title,
-        f"A run of the last {NEWEST_RUNS}, newest first (vllmeter run NAME -- COMMAND).",
-        f"query_result(sort_desc(max by (run) ({seen})))",
+        f"A run of the last {NEWEST_RUNS} (vllmeter run NAME -- COMMAND). A is the reference, B what is compared with it.",
+        f"query_result(sort_desc({order}))",
     ).regex('/run="([^"]+)"/')
 
 
@@ -130,7 +131,10 @@ def _number(name: str, description: str, expression: str) -> d.QueryVariable:
 
 
 def run_times(letter: str) -> list[d.QueryVariable]:
-    """Hidden: start, end and length of a run in Unix seconds.  Without any run they are 0, 1 and 1, and panels empty."""
+    """Hidden: start, end and length of a run in Unix seconds.  Without any run: 0, 1 and 1, and empty panels.
+
+    The end is looked for in two steps, since nothing says it: to 15 s in a week, then to the second.
+    """
     chosen = f'{{job=~"$job",host=~"$host",run="$run_{letter}"}}'
     active = f"timestamp(vllmeter_run_active{chosen})"
     return [
@@ -140,16 +144,26 @@ def run_times(letter: str) -> list[d.QueryVariable]:
             f"max(last_over_time(vllmeter_run_start_timestamp_seconds{chosen}[{NEWEST_RUNS}])) or vector(0)",
         ),
         _number(
-            f"end_{letter}",
-            "Last moment at which the run was active.",
-            f"max(max_over_time({active}[{NEWEST_RUNS}:15s])) or vector(1)",
+            f"around_{letter}",
+            "A moment shortly after the end of the run.",
+            f"max(max_over_time({active}[{NEWEST_RUNS}:15s])) + 16 or vector(17)",
         ),
         _number(
-            f"length_{letter}", "Length of the run in seconds.", f"vector(${{end_{letter}}} - ${{start_{letter}}})"
+            f"end_{letter}",
+            "Last moment at which the run was active.",
+            f"max(max_over_time({active}[32s:1s] @ ${{around_{letter}}})) or vector(1)",
+        ),
+        _number(
+            f"length_{letter}",
+            "Length of the run in seconds.",
+            f"clamp_min(vector(${{end_{letter}}} - ${{start_{letter}}}), 1)",
         ),
     ]
 
 
 def run_shift() -> d.QueryVariable:
-    """Hidden: how far run B lies before run A; its series are read with this offset, so that both begin together."""
-    return _number("shift", "Seconds from the start of run B to the start of run A.", "vector($start_a - $start_b)")
+    """Hidden: milliseconds from the start of run B to the start of run A.
+
+    Run B's series are read with this offset, so that both begin together.  1 ms short, because an offset of 0 is an error.
+    """
+    return _number("shift", "Milliseconds from the start of run B to the start of run A.", "vector(($start_a - $start_b) * 1000 - 1)")
