@@ -19,6 +19,8 @@ from vllmeter.config.settings import Settings
 from vllmeter.render.document import snapshot_document
 from vllmeter.render.text import CLASSIC, OPENMETRICS
 from vllmeter.snapshot import Snapshot
+from vllmeter.store import Store
+from vllmeter.web.live import mount_live
 
 
 class RunRequest(BaseModel):
@@ -34,6 +36,9 @@ class RunRequest(BaseModel):
 
 class Service(Protocol):
     """What the web side needs from the rest (wiring provides it)."""
+
+    store: Store
+    """samples of the last 15 minutes, for the live page"""
 
     def snapshot(self) -> Snapshot:
         """The newest snapshot."""
@@ -185,4 +190,5 @@ def create_app(service: Service) -> FastAPI:
             return _text(str(error), 409)
         return _text(f"run {mark.run} {'started' if mark.action == 'start' else 'stopped'}")
 
+    mount_live(app, service)
     return app
