@@ -281,3 +281,25 @@ def test_a_restart_under_a_real_exporter_is_invalid(exporter: tuple[OpenAiStub, 
         "--", sys.executable, "-c", "import time; time.sleep(3)", code=3,
     )  # fmt: skip
     assert "invalid: chat restarted during the run" in text
+
+
+def test_without_an_exporter_it_samples_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No exporter answers at the configured address: the command says so and records all the same."""
+    monkeypatch.delenv("VLLMETER_URL", raising=False)
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    with OpenAiStub() as stub:
+        config = tmp_path / "vllmeter.yaml"
+        config.write_text(
+            f"listen: 127.0.0.1:{port}\nstate_dir: {tmp_path / 'state'}\nnvml: {{enabled: false}}\n"
+            f"servers:\n  - {{name: chat, url: '{stub.url}'}}\n"
+        )
+        text = call("run", "alone", "--config", str(config), "--", sys.executable, "-c", "import time; time.sleep(1.5)")
+    assert f"no exporter at http://127.0.0.1:{port}: sampling here" in text
+    (run,) = RunStore(tmp_path / "state").find("alone")
+    assert run.sampled_by == "vllmeter run"
+    samples, problem = RunStore(tmp_path / "state").samples(run.id)
+    assert problem is None
+    assert len(samples) >= 3
+    assert all(each.servers["chat"].wall is not None for each in samples)
