@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from vllmeter import __version__
-from vllmeter.cli import assets, check, demo, init, record, replay, serve
+from vllmeter.cli import assets, baseline, check, compare, demo, importing, init, record, replay, run, runs, serve
 
 app = typer.Typer(
     name="vllmeter",
@@ -39,6 +39,11 @@ app.command("init")(init.init)
 app.command("demo")(demo.demo)
 app.command("record")(record.record)
 app.command("replay")(replay.replay)
+app.command("run")(run.run)
+app.command("compare")(compare.compare)
+app.command("import")(importing.import_)
+app.command("runs")(runs.runs)
+app.add_typer(baseline.app, name="baseline")
 app.add_typer(assets.app, name="assets")
 
 
