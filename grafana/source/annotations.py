@@ -56,7 +56,7 @@ def all_annotations() -> list[d.AnnotationQuery]:
             "Alerts",
             VERMILLION,
             "max by (alertname, severity, server, host) "
-            f'(ALERTS{{{EXPORTER},alertname=~"Vllmeter.+",alertstate="firing"}})',
+            f'(ALERTS{{{EXPORTER},alertname=~"Vllmeter.+",alertname!="VllmeterWatchdog",alertstate="firing"}})',
             "{{alertname}}",
             "{{server}} on {{host}}",
             "severity",

@@ -165,9 +165,7 @@ def _sorted(options: list[tuple[str, str]], how: int) -> list[tuple[str, str]]:
     return options
 
 
-def fill(
-    dashboard: Mapping[str, Any], source: Source, view: View, chosen: Mapping[str, str] | None = None
-) -> Filled:
+def fill(dashboard: Mapping[str, Any], source: Source, view: View, chosen: Mapping[str, str] | None = None) -> Filled:
     """Values of all variables, in their order.  ``chosen``: what a user has picked (values)."""
     out = Filled(view)
     for variable in dashboard["templating"]["list"]:
@@ -227,7 +225,9 @@ def unrolled(dashboard: Mapping[str, Any], filled: Filled) -> Iterator[Placed]:
         repeat = panels[0].get("repeat") if panels[0]["type"] == "row" else None
         scopes: list[dict[str, Value]] = [{}]
         if repeat:
-            scopes = [{repeat: Value(escaped(value), text, [(text, value)])} for text, value in filled.values[repeat].options]
+            scopes = [
+                {repeat: Value(escaped(value), text, [(text, value)])} for text, value in filled.values[repeat].options
+            ]
         for number, scope in enumerate(scopes):
             for panel in panels:
                 place = panel["gridPos"]

@@ -1,7 +1,8 @@
 """Load test: two runs side by side, aligned by time since their start.
 
-Run B is read with ``offset ${shift}ms``, so that both runs begin at the start of run A and share one axis and one scale:
-a difference is a gap between two lines, not a comparison of two pictures.
+Run A, the reference, is read with ``offset ${shift}ms``, so that both runs begin at the start of run B and share one axis and one
+scale: a difference is a gap between two lines, not a comparison of two pictures.  The later run gives the axis, since at its time
+both are known.
 """
 
 # ruff: noqa: E501 - a text of a panel is one line
@@ -16,12 +17,12 @@ from queries import EXPORTER, KEYS, LONGEST, SERVER, SERVER_GPU, of
 
 _FIFTEEN = 'window="15s"'
 _MEAN = 'stat="mean"'
-_RUN_A = 'run="$run_a"'
+_RUN_B = 'run="$run_b"'
 _RUN = {"A": "run_a", "B": "run_b"}
-_SHIFT = {"A": "", "B": " offset ${shift}ms"}
+_SHIFT = {"A": " offset ${shift}ms", "B": ""}
 _ON = "on (job, instance, server)"
 _RUNS = "No run in the last 7 days is chosen: vllmeter run NAME -- COMMAND, or POST /api/runs, marks runs."
-_ALIGNED = " Run B is moved so that both start together: zoom to run A."
+_ALIGNED = " Run A is moved so that both start together."
 _AB = (
     Look("/^A /", house.RUN_COLOURS["A"], width=2),
     Look("/^B /", house.RUN_COLOURS["B"], width=2, dashed=True),
@@ -72,7 +73,8 @@ def _facts() -> list[Item]:
     out.append(
         words(
             "How to read this page",
-            "**A** is solid blue, **B** dashed orange, both aligned at their start: zoom to run A. The table compares whole runs from exact "
+            "**A** (the reference) is solid blue, **B** dashed orange, aligned at their start: "
+            "[zoom to run B](/d/vllmeter-load-test?from=${start_b}000&to=${end_b}000&${__all_variables}). The table compares whole runs from exact "
             "counters. It shows what differs, not whether that is chance: `vllmeter compare A B` gives the interval and the verdict, from the "
             "client's own results too.",
             width=12,
@@ -90,20 +92,22 @@ def _seen(letter: str) -> str:
 def _whole(letter: str) -> dict[str, str]:
     """Measures of a whole run, by name."""
     small = letter.lower()
-    span = f"[${{length_{small}}}s] @ ${{end_{small}}}"
+    span = f"[${{span_{small}}}s] @ ${{end_{small}}}"
     by = f"by ({KEYS})"
 
     def more(name: str) -> str:
-        return f"sum {by} (increase({of(name)}{span}))"
+        # Exact, where increase() would extrapolate; absent where a restart fell into the run.
+        counter = f"{of(name)}{span}"
+        return f"sum {by} (max_over_time({counter}) - min_over_time({counter}) and resets({counter}) == 0)"
 
     def mean(name: str) -> str:
         return f"{more(name + '_sum')} / ({more(name + '_count')} > 0) <= {LONGEST}"
 
     return {
-        "1 TTFT, mean": mean("ttft_seconds"),
-        "2 inter-token latency, mean": mean("inter_token_latency_seconds"),
-        "3 whole request, mean": mean("e2e_latency_seconds"),
-        "4 queue, mean": mean("queue_time_seconds"),
+        "1 TTFT, mean (s)": mean("ttft_seconds"),
+        "2 inter-token latency, mean (s)": mean("inter_token_latency_seconds"),
+        "3 whole request, mean (s)": mean("e2e_latency_seconds"),
+        "4 queue, mean (s)": mean("queue_time_seconds"),
         "5 generated tokens per second": f"{more('generation_tokens_total')} / $length_{small}",
         "6 requests finished per second": f"{more('requests_finished_total')} / $length_{small}",
         "7 preemptions": more("preemptions_total"),
@@ -133,15 +137,15 @@ def _table() -> Item:
     )
     return table(
         "Difference, whole runs",
-        "Counters from start to end of each run, so no window and no bucket is involved. Times in seconds. B against A: how much larger B is than A. Not a "
+        "Counters at the end minus counters before the start, so no window and no bucket is involved; a run with a restart in it has none. B against A: how much larger B is than A. Not a "
         "verdict: `vllmeter compare` says whether it could be chance.",
         [Query(rows("A"), ref="A"), Query(rows("B"), ref="B"), Query(difference, ref="C")],
         [
             Column("server", "Server"),
             Column("host", "Host"),
             Column("measure", "Measure", width=230),
-            Column("Value #A", "A", "short", 3),
-            Column("Value #B", "B", "short", 3),
+            Column("Value #A", "A", "short"),
+            Column("Value #B", "B", "short"),
             Column("Value #C", "B against A", "percentunit", 1),
         ],
         no_data=_RUNS,
@@ -183,7 +187,7 @@ def _settings() -> Item:
 def _pairs() -> list[list[Item]]:
     baseline = (
         f"max without (stat) ({of('baseline_ttft_seconds', _MEAN)}) and {_ON} "
-        f"(max without (scenario, run) ({of('run_active', _RUN_A)}) == 1)"
+        f"(max without (scenario, run) ({of('run_active', _RUN_B)}) == 1)"
     )
     return [
         [
@@ -267,7 +271,6 @@ def _pairs() -> list[list[Item]]:
                 no_data=_RUNS,
                 looks=_AB,
                 by_server=False,
-                minimum=None,
             ),
             series(
                 "Preemptions",
@@ -298,7 +301,7 @@ def _heat(letter: str) -> Item:
     buckets = f"rate({of('ttft_seconds_bucket')}[$__rate_interval]{_SHIFT[letter]})"
     return heat(
         f"TTFT, run {letter}",
-        f"Requests per second by TTFT bucket in run {letter}." + (_ALIGNED if letter == "B" else ""),
+        f"Requests per second by TTFT bucket in run {letter}." + (_ALIGNED if letter == "A" else ""),
         f"sum by (le) ({buckets} {_while(letter)})",
         no_data=_RUNS,
     )

@@ -142,10 +142,10 @@ def _one_server() -> list[list[Item]]:
         [
             series(
                 "What $server's memory is",
-                "Parts of the memory as the server's start-up log and configuration say, stacked; context is what the parts leave of the "
+                "Parts of the memory (those above 0) as the server's start-up log and configuration say, stacked; context is what the parts leave of the "
                 "measured memory. Solid line: measured. Dashed: limit.",
                 [
-                    Query(f"sum by (part) ({of('server_gpu_memory_part_bytes', by=SERVER_GPU)})", "{{part}}"),
+                    Query(f"sum by (part) ({of('server_gpu_memory_part_bytes', by=SERVER_GPU)}) > 0", "{{part}}"),
                     Query(
                         f"sum (max without (source) ({of('server_gpu_memory_used_bytes', by=SERVER_GPU)}))", "measured"
                     ),

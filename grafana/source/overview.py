@@ -21,7 +21,7 @@ from shared_panels import (
     waiting_peak,
 )
 
-_ALERTS = f'ALERTS{{{EXPORTER},alertname=~"Vllmeter.+",alertstate="firing"}}'
+_ALERTS = f'ALERTS{{{EXPORTER},alertname=~"Vllmeter.+",alertname!="VllmeterWatchdog",alertstate="firing"}}'
 COMPUTED = 'source="local_compute"'
 _GOOD_BELOW_1 = ((None, house.GREEN), (1, VERMILLION))
 
@@ -47,7 +47,7 @@ def _strip() -> list[Item]:
             height=3,
         ),
         stat(
-            "Requests waiting",
+            "Waiting now",
             "Requests waiting now, all chosen servers.",
             [Query(f"sum ({of('requests_waiting')})")],
             unit="short",
@@ -178,7 +178,7 @@ def _servers() -> Item:
     )
     return table(
         "Servers",
-        "One line per vLLM server, now. Limit = budget + what normally comes on top. Names and cells link to the details.",
+        "One line per vLLM server. Waiting and KV are 1 s peaks of the window; TTFT, requests, preempted and hits are of the window. Limit = budget + what normally comes on top. Names and cells link to the details.",
         [
             Query(by_server(f"{of('server_state')} == 1", "state"), ref="A"),
             Query(by_server(of("server_info"), "model_name", "version"), ref="B"),
@@ -195,9 +195,9 @@ def _servers() -> Item:
         [
             Column("server", "Server", link=latency),
             Column("host", "Host"),
-            Column("model_name", "Model"),
+            Column("model_name", "Model", width=150),
             Column("version", "vLLM", width=70),
-            Column("state", "State", words=dict(house.STATE_COLOURS)),
+            Column("state", "State", width=110, words=dict(house.STATE_COLOURS)),
             Column(
                 "Value #C",
                 "Used of limit",
@@ -210,8 +210,8 @@ def _servers() -> Item:
                 width=150,
             ),
             Column("Value #D", "Running", "short", 0),
-            Column("Value #E", "Waiting, peak", "short", 0),
-            Column("Value #F", "KV, peak", "percentunit", 0, link=cache),
+            Column("Value #E", "Waiting", "short", 0),
+            Column("Value #F", "KV", "percentunit", 0, link=cache),
             Column("Value #G", "TTFT mean", "s", link=latency),
             Column("Value #H", "TTFT jitter", "s", link=latency),
             Column("Value #I", "Requests", "short", 0),
@@ -219,7 +219,7 @@ def _servers() -> Item:
             Column("Value #K", "Prefix hits", "percentunit", 0, link=cache),
         ],
         no_data=FROM_EXPORTER,
-        height=7,
+        height=6,
         sort="Server",
     )
 

@@ -172,13 +172,16 @@ def series(
     minimum: float | None = 0,
     maximum: float | None = None,
     decimals: int | None = None,
-    legend_values: Sequence[str] = ("lastNotNull", "max"),
+    legend_values: Sequence[str] | None = None,
     steps: Sequence[tuple[float | None, str]] = (),
     bars: bool = False,
     log: bool = False,
     soft_max: float | None = None,
 ) -> Item:
     """Lines over time.  ``by_server``: legends begin with the server's name, whose colour is fixed."""
+    if legend_values is None:
+        # Several lines a server: with two numbers each, the legend would be larger than the graph.
+        legend_values = ("max",) if by_server and len(queries) > 1 else ("lastNotNull", "max")
     b = (
         ts.Panel()
         .title(title)
@@ -210,7 +213,7 @@ def series(
     if stacked:
         b = b.stacking(c.StackingConfig().mode(mc.StackingMode.NORMAL).group("A"))
         if not bars:
-            b = b.fill_opacity(fill or 55)
+            b = b.fill_opacity(fill or 70)
     if log:
         b = b.scale_distribution(c.ScaleDistributionConfig().type(mc.ScaleDistribution.LOG).log(10))
     elif minimum is not None:

@@ -5,14 +5,14 @@
 from __future__ import annotations
 
 import variables as v
+from house import STATE_COLOURS
 from layout import Board, Section
-from panels import Column, Item, Look, Query, series, table, words
-from queries import LEGEND, SERVER_GPU, by_server, of, quantile, rate, ratio, window
+from panels import Column, Item, Look, Query, series, state_mapping, states, table, words
+from queries import LEGEND, SERVER_GPU, by_server, of, quantile, rate, ratio, state_number, window
 from shared_panels import FROM_EXPORTER, kv_peak
 
 _HEIGHT = 8
 _COMPUTED = 'source="local_compute"'
-_STARTING = 'state="starting"'
 _GRAPHS = 'part="cuda_graphs"'
 _WEIGHTS = 'part="weights"'
 _CAPACITY = f"max without (source) ({of('kv_cache_capacity_tokens')})"
@@ -26,7 +26,7 @@ def _lever(title: str, text: str, settings: str, panels: list[Item], extra: list
         "Set to",
         "Effective value now, and where it was read (label = the server says it, command = its command line, log = its start-up log).",
         [Query(by_server(of("server_setting_info", names), "setting", "value"))],
-        [Column("server", "Server"), Column("setting", "Setting"), Column("value", "Value", width=80)],
+        [Column("server", "Server", width=95), Column("setting", "Setting"), Column("value", "Value", width=76)],
         no_data="the flag is at vLLM's default, which the server does not report, or its command line is not visible.",
         width=6,
         height=_HEIGHT,
@@ -123,10 +123,11 @@ def _num_seqs() -> Section:
 
 
 def _capacity() -> Section:
-    prompt, answer = (
-        ratio(rate(f"{name}_sum"), rate(f"{name}_count"))
-        for name in ("request_prompt_tokens", "request_generation_tokens")
-    )
+    def length(name: str) -> str:
+        total, count = (f"sum without (engine) (rate({of(name + end)}[5m]))" for end in ("_sum", "_count"))
+        return f"({total} / ({count} > 0))"
+
+    fits = f"({length('request_prompt_tokens')} + {length('request_generation_tokens')})"
     return _lever(
         "Room for KV: memory, length, type",
         "--gpu-memory-utilization (or --kv-cache-memory-bytes), --max-model-len and --kv-cache-dtype decide how many tokens the KV cache holds, and with the "
@@ -135,9 +136,9 @@ def _capacity() -> Section:
         [
             series(
                 "Requests that fit",
-                "Capacity in tokens over the mean length of the requests that finished in the interval. Solid: fit; dashed: running, peak.",
+                "Capacity in tokens over the mean length of the requests that finished in 5 minutes. Solid: fit; dashed: running, peak.",
                 [
-                    Query(f"{_CAPACITY} / on (job, instance, host, server) ((({prompt}) + ({answer})) > 0)", LEGEND),
+                    Query(f"{_CAPACITY} / on (job, instance, host, server) ({fits} > 0)", LEGEND),
                     Query(window("requests_running_peak"), LEGEND + " running"),
                 ],
                 unit="short",
@@ -257,11 +258,11 @@ def _graphs() -> Section:
         "crowded card that may be what makes the third server fit.",
         "enforce_eager|optimization_level|compilation_config|cudagraph_capture_sizes",
         [
-            series(
-                "Start-up: seconds in state starting",
-                "Seconds of the last 15 minutes in which the server was starting.",
-                [Query(f"avg_over_time({of('server_state', _STARTING)}[15m]) * 900", LEGEND)],
-                unit="s",
+            states(
+                "Start-up: time in state starting",
+                "State over time: how long the server was starting after its last start. Compilation and graph capture are part of it.",
+                [Query(state_number(tuple(STATE_COLOURS)), LEGEND)],
+                mappings=state_mapping(),
                 no_data=FROM_EXPORTER,
                 width=7,
                 height=_HEIGHT,

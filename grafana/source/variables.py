@@ -12,6 +12,9 @@ from house import DATASOURCE
 NEWEST_RUNS = "7d"
 """How far back runs are found.  A series of a run has samples only while it is active, so this is cheap."""
 
+BEFORE = 5
+"""Seconds before a run that its first difference is taken from: the scrape interval of prometheus/prometheus.yml."""
+
 
 def _all() -> m.VariableOption:
     return m.VariableOption(selected=True, text=["All"], value=["$__all"])
@@ -150,20 +153,25 @@ def run_times(letter: str) -> list[d.QueryVariable]:
         ),
         _number(
             f"end_{letter}",
-            "Last moment at which the run was active.",
-            f"max(max_over_time({active}[32s:1s] @ ${{around_{letter}}})) or vector(1)",
+            "Just after the last moment at which the run was active.",
+            f"max(max_over_time({active}[32s:1s] @ ${{around_{letter}}})) + 1 or vector(1)",
         ),
         _number(
             f"length_{letter}",
             "Length of the run in seconds.",
             f"clamp_min(vector(${{end_{letter}}} - ${{start_{letter}}}), 1)",
         ),
+        _number(
+            f"span_{letter}",
+            f"The same and {BEFORE} s: so that the last scrape before the start is in it.",
+            f"vector(${{length_{letter}}} + {BEFORE})",
+        ),
     ]
 
 
 def run_shift() -> d.QueryVariable:
-    """Hidden: milliseconds from the start of run B to the start of run A.
+    """Hidden: milliseconds from the start of run A to the start of run B.
 
-    Run B's series are read with this offset, so that both begin together.  1 ms short, because an offset of 0 is an error.
+    Run A's series are read with this offset, so that both begin together.  1 ms short, because an offset of 0 is an error.
     """
-    return _number("shift", "Milliseconds from the start of run B to the start of run A.", "vector(($start_a - $start_b) * 1000 - 1)")
+    return _number("shift", "Milliseconds from run A to run B.", "vector(($start_b - $start_a) * 1000 - 1)")
