@@ -217,6 +217,7 @@ def board() -> Board:
     """The dashboard."""
     return Board(
         name="cache-and-evictions",
+        uid="cache",
         title="Cache & evictions",
         description="Does the KV cache fill, who is thrown out, what does that cost, and does the prefix cache help.",
         variables=[v.datasource(), v.job(), v.host(), v.server(), v.gpu(), v.window()],

@@ -288,6 +288,7 @@ def board() -> Board:
     """The dashboard."""
     return Board(
         name="exporter-health",
+        uid="exporter",
         title="Exporter health",
         description="Are the samples fresh, what failed and why, what does sampling cost, what does NVML say.",
         variables=[v.datasource(), v.job(), v.host(), v.server(), v.gpu()],

@@ -36,8 +36,8 @@ YELLOW: Final = "#F0E442"
 GREY: Final = "#8E8E8E"
 PALE: Final = "#C4C4C4"
 
-SERVER_PALETTE: Final = (SKY, ORANGE, PURPLE, GREEN, VERMILLION, BLUE, YELLOW)
-DEFAULT_SERVERS: Final = ("vllm-qwen3", "vllm-embed", "vllm-reranker", "vllm-m3")
+SERVER_PALETTE: Final = (SKY, ORANGE, PURPLE, GREEN, BLUE, VERMILLION, YELLOW)
+DEFAULT_SERVERS: Final = ("vllm-qwen3", "vllm-embed", "vllm-reranker", "vllm-chat", "vllm-m3")
 """Names of compose.yaml, of the demo and of the examples; ``build.py --servers`` takes others.
 
 A name that is not listed gets Grafana's colour by name: the same in every panel, but not chosen for contrast.

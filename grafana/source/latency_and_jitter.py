@@ -192,6 +192,7 @@ def board() -> Board:
     """The dashboard."""
     return Board(
         name="latency-and-jitter",
+        uid="latency",
         title="Latency & jitter",
         description="Time to first token, its spread with bounds, inter-token latency, and what the neighbours did meanwhile.",
         variables=[v.datasource(), v.job(), v.host(), v.server(), v.gpu(), v.window(), v.objective()],

@@ -28,7 +28,9 @@ class Board:
     """What a dashboard's file gives."""
 
     name: str
-    """kebab-case: file name, and the uid after the prefix"""
+    """kebab-case: the file's name"""
+    uid: str
+    """after the prefix; alerts link to it, so it never changes"""
     title: str
     description: str
     sections: Sequence[Section]
@@ -47,7 +49,7 @@ def build(board: Board) -> m.Dashboard:
     """
     b = (
         d.Dashboard(f"vllmeter / {board.title}")
-        .uid(house.UID_PREFIX + board.name)
+        .uid(house.UID_PREFIX + board.uid)
         .description(board.description)
         .tags([house.TAG])
         .timezone("browser")

@@ -354,6 +354,7 @@ def board() -> Board:
     times = [*v.run_times("a"), *v.run_times("b"), v.run_shift()]
     return Board(
         name="load-test",
+        uid="load-test",
         title="Load test",
         description="Two runs on one axis, aligned by time since start; what differs in numbers and in settings.",
         variables=[

@@ -211,6 +211,7 @@ def board() -> Board:
     """The dashboard."""
     return Board(
         name="memory-and-budgets",
+        uid="memory",
         title="Memory & budgets",
         description="Who holds which part of the card's memory, against what it may take, and what is left.",
         variables=[v.datasource(), v.job(), v.host(), v.server(), v.gpu()],

@@ -163,17 +163,17 @@ def _servers() -> Item:
     used = f"sum by (job, instance, host, server) (max without (source) ({of('server_gpu_memory_used_bytes', by=SERVER_GPU)}))"
     latency = (
         "Latency of ${__value.text}",
-        "/d/vllmeter-latency-and-jitter?${__url_time_range}&${datasource:queryparam}&${job:queryparam}"
+        "/d/vllmeter-latency?${__url_time_range}&${datasource:queryparam}&${job:queryparam}"
         "&${host:queryparam}&var-server=${__value.raw}",
     )
     memory = (
         "Memory of this server",
-        "/d/vllmeter-memory-and-budgets?${__url_time_range}&${datasource:queryparam}&${job:queryparam}"
+        "/d/vllmeter-memory?${__url_time_range}&${datasource:queryparam}&${job:queryparam}"
         "&${host:queryparam}&var-server=${__data.fields.Server}",
     )
     cache = (
         "Cache of this server",
-        "/d/vllmeter-cache-and-evictions?${__url_time_range}&${datasource:queryparam}&${job:queryparam}"
+        "/d/vllmeter-cache?${__url_time_range}&${datasource:queryparam}&${job:queryparam}"
         "&${host:queryparam}&var-server=${__data.fields.Server}",
     )
     return table(
@@ -273,6 +273,7 @@ def board() -> Board:
     """The dashboard."""
     return Board(
         name="overview",
+        uid="overview",
         title="Overview",
         description="Several vLLM servers on shared cards: who holds the memory, who waits, who is slow, and why.",
         variables=[v.datasource(), v.job(), v.host(), v.server(), v.gpu(), v.window()],

@@ -370,6 +370,7 @@ def board() -> Board:
     """The dashboard."""
     return Board(
         name="tuning-levers",
+        uid="levers",
         title="Tuning levers",
         description="One row per lever of vLLM: what it does, where it stands, and whether it does that here. Change one at a time.",
         variables=[v.datasource(), v.job(), v.host(), v.server(), v.gpu(), v.window()],

@@ -1,5 +1,5 @@
-"""Variables of the dashboards.  All that filter are multi-valued with All = ``.*``, so that an installation without the
-label ``host`` works too."""
+"""Variables of the dashboards.  All that filter are multi-valued; All is ``.*`` (every target has a job, so there ``.+``),
+so that an installation without the label ``host`` works too."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def _query(name: str, label: str, description: str, query: str) -> d.QueryVariab
     )
 
 
-def _filter(name: str, label: str, description: str, query: str) -> d.QueryVariable:
+def _filter(name: str, label: str, description: str, query: str, everything: str = ".*") -> d.QueryVariable:
     return (
         _query(name, label, description, query)
         .sort(m.VariableSort.ALPHABETICAL_ASC)
         .multi(True)
         .include_all(True)
-        .all_value(".*")
+        .all_value(everything)
         .current(_all())
     )
 
@@ -57,7 +57,7 @@ def datasource() -> d.DatasourceVariable:
 
 
 def job() -> d.QueryVariable:
-    return _filter("job", "Job", "Scrape job of the exporters.", "label_values(vllmeter_build_info, job)")
+    return _filter("job", "Job", "Scrape job of the exporters.", "label_values(vllmeter_build_info, job)", ".+")
 
 
 def host() -> d.QueryVariable:

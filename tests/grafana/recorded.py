@@ -105,6 +105,8 @@ def play(host: str = "gpu-1") -> Recorded:
     stepper.store.log_facts(CHAT, chat.feed_all(first.splitlines()), None)
 
     labels = f'job="vllmeter",instance="{host}:9877",host="{host}"'
+    # Two hosts have equal server names and equal GPU indices, but no card is in both.
+    uuid = "GPU-" if host == "gpu-1" else f"GPU-{host}-"
     samples: list[Sample] = []
     phases: dict[str, Phase] = {}
     player.seek(0.0, 0.0)
@@ -130,7 +132,7 @@ def play(host: str = "gpu-1") -> Recorded:
         if position % SCRAPE == 0:
             lines = [line for line in stepper.metrics(openmetrics=False).decode().splitlines() if line[0] != "#"]
             for line in lines:
-                series, value = _with_labels(line, labels)
+                series, value = _with_labels(line.replace('uuid="GPU-', f'uuid="{uuid}'), labels)
                 samples.append((series, float(value), wall))
             # What Prometheus itself adds to every scrape, and what the process of the exporter gives.
             samples.append((f"up{{{labels}}}", 1.0, wall))
@@ -155,6 +157,11 @@ def _expressions() -> dict[str, str]:
                 if "record" in rule:
                     out[rule["record"]] = rule["expr"]
     return out
+
+
+def recorded_names() -> frozenset[str]:
+    """Every name that prometheus/rules record."""
+    return frozenset(_expressions())
 
 
 _RECORDED_NAME = re.compile(r"\b[a-z_]+:vllmeter_[a-zA-Z0-9_]+:[a-zA-Z0-9_]+")
