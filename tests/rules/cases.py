@@ -1263,6 +1263,16 @@ def latencies(b: Builder) -> None:
         evaluation="1m",
     )
     b.add(
+        "one in ten over the bound for half an hour: the six hours do not know it yet",
+        "VllmeterTtftObjectiveBurnFast",
+        lately(0.1),
+        base=alone,
+        silent=[18000, 18000 + 1500],
+        minutes=330,
+        step_ms=15003,
+        evaluation="1m",
+    )
+    b.add(
         "two of a hundred over the bound",
         "VllmeterTtftObjectiveBurnFast",
         ttft(0.02),

@@ -269,6 +269,11 @@ def odd() -> World:
         'http_requests_total{server="chat", handler="/v1/completions", method="POST", status="5xx"}': (
             f"_x{steps(500)} 4"
         ),
+        # New series that are no errors: they count as requests, and only there.
+        'http_requests_total{server="chat", handler="/v1/embeddings", method="POST", status="2xx"}': (
+            f"_x{steps(500)} 7"
+        ),
+        'requests_finished_total{server="chat", engine="0", reason="repetition"}': f"_x{steps(500)} 5",
         'requests_rejected_total{server="chat", reason="max_num_queued_reqs"}': f"_x{steps(500)} 3",
         'requests_rejected_total{server="chat", reason="max_num_queued_tokens"}': f"_x{steps(600)} 2",
         'requests_corrupted_total{engine="1"}': f"0x{steps(500)} 1",
@@ -317,9 +322,9 @@ def odd() -> World:
         # 2 first tokens a second, 1.01 finished.
         Question("server:vllmeter_requests_abandoned:rate5m", at, [(chat, 0.99), *others], 0.01),
         Question("server:vllmeter_http_server_errors:increase5m", at, [(chat, 4)]),
-        Question("server:vllmeter_http_requests:increase5m", at, [(chat, 634), (embed, 630), (far, 630)], 0.01),
+        Question("server:vllmeter_http_requests:increase5m", at, [(chat, 641), (embed, 630), (far, 630)], 0.01),
         Question("server:vllmeter_requests_finished_error:increase5m", at, [(chat, 3), *others], 0.01),
-        Question("server:vllmeter_requests_finished:increase5m", at, [(chat, 303), (embed, 600), (far, 600)], 0.01),
+        Question("server:vllmeter_requests_finished:increase5m", at, [(chat, 308), (embed, 600), (far, 600)], 0.01),
         Question("server:vllmeter_requests_rejected:increase5m", at, [(chat, 5)]),
         Question("server:vllmeter_requests_corrupted:increase5m", at, [(chat, 1), *others], 0.1),
         *(
