@@ -290,7 +290,7 @@ class Store:
         if self._runs:
             return True
         sample = target.sample
-        return sample is not None and bool(sample.reading.total("requests_waiting"))
+        return sample is not None and sample.waiting
 
     # ------------------------------------------------------------------ reading
 

@@ -28,11 +28,9 @@ from vllmeter.render.metrics import render_metrics
 from vllmeter.sampler import HostSources, Sampler
 from vllmeter.snapshot import ConfigStatus, RunMark, Snapshot
 from vllmeter.store import Store
+from vllmeter.web.bodies import Bodies
 
 log = logging.getLogger("vllmeter")
-
-_BODY_AGE = 0.2
-"""Requests of ``/metrics`` within this many seconds get the same bytes: many scrapers cost one rendering."""
 
 
 def build_sources(settings: Settings) -> HostSources:
@@ -76,8 +74,7 @@ class Exporter:
         self._sampler = Sampler(settings, self.store, self._sources)
         self._logs = LogWatch(self.store.log_facts)
         self._reload_lock = threading.Lock()
-        self._render_lock = threading.Lock()
-        self._bodies: dict[bool, tuple[float, bytes]] = {}
+        self._bodies = Bodies(self._render)
         self._registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=self._registry)
         self._started = False
@@ -105,16 +102,12 @@ class Exporter:
 
     def metrics(self, *, openmetrics: bool) -> bytes:
         """The ``/metrics`` body."""
-        with self._render_lock:
-            now = time.monotonic()
-            cached = self._bodies.get(openmetrics)
-            if cached is not None and now - cached[0] < _BODY_AGE:
-                return cached[1]
-            body = render_metrics(
-                self.snapshot(), self.store.blocks(), openmetrics=openmetrics, extra=self._own(openmetrics)
-            )
-            self._bodies[openmetrics] = (now, body)
-            return body
+        return self._bodies.get(openmetrics)
+
+    def _render(self, openmetrics: bool) -> bytes:
+        return render_metrics(
+            self.snapshot(), self.store.blocks(), openmetrics=openmetrics, extra=self._own(openmetrics)
+        )
 
     def _own(self, openmetrics: bool) -> bytes:
         """CPU, memory and descriptors of this process, in the standard names."""

@@ -32,24 +32,31 @@ def render_metrics(
     return extra + document([*fresh, write(samples(snapshot))], openmetrics=openmetrics)
 
 
-_PREFIXES: dict[tuple[str, tuple[str, ...]], str] = {}
-_PREFIX_LIMIT = 200_000
+_LINES: dict[tuple[str, tuple[str, ...]], tuple[str, float, str]] = {}
+"""series -> its line prefix, the value last written and that line: most values stay from one body to the next"""
+_LINE_LIMIT = 200_000
 
 
 def write(stream: Iterator[Sample]) -> Blocks:
-    """Lines per family from samples; line prefixes are kept between calls."""
+    """Lines per family from samples; prefixes and lines are kept between calls."""
     lines: dict[str, list[str]] = {}
     for family, values, value in stream:
         if value is None:
             continue
         key = (family, values)
-        prefix = _PREFIXES.get(key)
-        if prefix is None:
-            if len(_PREFIXES) > _PREFIX_LIMIT:
-                _PREFIXES.clear()
-            prefix = series(family, zip(BY_NAME[family].labels, values, strict=True))
-            _PREFIXES[key] = prefix
-        lines.setdefault(family, []).append(f"{prefix}{number(value)}\n")
+        known = _LINES.get(key)
+        if known is None or known[1] != value:
+            if known is not None:
+                prefix = known[0]
+            else:
+                if len(_LINES) > _LINE_LIMIT:
+                    _LINES.clear()
+                prefix = series(family, zip(BY_NAME[family].labels, values, strict=True))
+            known = _LINES[key] = (prefix, value, f"{prefix}{number(value)}\n")
+        place = lines.get(family)
+        if place is None:
+            place = lines[family] = []
+        place.append(known[2])
     return {family: "".join(parts).encode() for family, parts in lines.items()}
 
 

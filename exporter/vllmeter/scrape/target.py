@@ -19,7 +19,7 @@ from vllmeter.config.settings import Server
 from vllmeter.exposition.parse import ParseError, Parser
 from vllmeter.render.text import Blocks, ServerText
 from vllmeter.scrape.outcome import Fetch
-from vllmeter.snapshot import ScrapeStatus, ServerReading
+from vllmeter.snapshot import Layout, ScrapeStatus, ServerReading
 from vllmeter.upstream.normalise import Normaliser
 
 log = logging.getLogger("vllmeter.scrape")
@@ -46,6 +46,8 @@ class Sample:
     wall: float
     blocks: Blocks
     series: int
+    waiting: bool
+    """whether requests wait there"""
 
 
 class Target:
@@ -62,6 +64,9 @@ class Target:
         self._parser = Parser()
         self._normaliser = Normaliser()
         self._text = ServerText(server.name, server.expose.without)
+        self._layout: Layout | None = None
+        self._waiting: tuple[int, ...] = ()
+        """places of ``requests_waiting`` in the values of ``_layout``"""
         self._in_flight_since: float | None = None
         self._failures: dict[str, int] = {}
         self._consecutive = 0
@@ -90,7 +95,7 @@ class Target:
             try:
                 reading = self._normaliser.normalise(self._parser.parse(fetch.body, fetch.content_type), self.version)
                 blocks = self._text.render(reading)
-                sample = Sample(reading, at, wall, blocks, self._text.series)
+                sample = Sample(reading, at, wall, blocks, self._text.series, self._waits(reading))
             except ParseError as error:
                 reading, reason, detail = None, "parse", str(error)[:200]
             except Exception as error:  # a fault of ours costs this server's sample, never the exporter
@@ -113,6 +118,14 @@ class Target:
                 self._consecutive += 1
         self._log_change(reason, detail)
         return reading
+
+    def _waits(self, reading: ServerReading) -> bool:
+        if reading.layout is not self._layout:
+            self._layout = reading.layout
+            self._waiting = tuple(
+                index for index, ref in enumerate(reading.layout.scalars) if ref.family == "requests_waiting"
+            )
+        return any(reading.values[index] > 0 for index in self._waiting)
 
     def probed(self, healthy: bool | None) -> None:
         """Result of the ``/health`` probe; None = no answer."""

@@ -1,0 +1,68 @@
+"""Ready ``/metrics`` bodies, so that many scrapers cost few renderings and nobody waits for a dear one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+FRESH: Final = 0.2
+"""Seconds for which a body is handed out again."""
+OLDEST: Final = 1.0
+"""Age in seconds (one default sampling interval) up to which a body may be handed out while its successor is made."""
+DEAR: Final = 0.02
+"""A rendering that takes longer than this many seconds (some fifty servers) is made beside the requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    at: float
+    text: bytes
+    took: float
+
+
+class Bodies:
+    """Bodies by format.  ``render`` makes one; it is never called twice at a time.
+
+    A body younger than :data:`FRESH` (or three times the cost of making it) is handed out again.  Beyond that a cheap
+    one is made anew at once.  A dear one is made by another thread while requests get the last one, as long as that is
+    younger than :data:`OLDEST`; so a single scraper always gets a new body, and one of many a body of this second.
+    """
+
+    def __init__(self, render: Callable[[bool], bytes], clock: Callable[[], float] = time.monotonic) -> None:
+        self._render = render
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._ready: dict[bool, _Body] = {}
+        self._successor: dict[bool, threading.Thread] = {}
+
+    def get(self, openmetrics: bool) -> bytes:
+        """The body in one of the two formats."""
+        body = self._ready.get(openmetrics)
+        if body is not None:
+            age = self._clock() - body.at
+            if age < max(FRESH, 3 * body.took):
+                return body.text
+            if age < OLDEST and body.took > DEAR:
+                self._renew(openmetrics)
+                return body.text
+        return self._make(openmetrics, asked=self._clock()).text
+
+    def _renew(self, openmetrics: bool) -> None:
+        running = self._successor.get(openmetrics)
+        if running is None or not running.is_alive():
+            thread = threading.Thread(target=self._make, args=(openmetrics, self._clock()), name="render", daemon=True)
+            self._successor[openmetrics] = thread
+            thread.start()
+
+    def _make(self, openmetrics: bool, asked: float) -> _Body:
+        with self._lock:
+            ready = self._ready.get(openmetrics)
+            if ready is not None and ready.at >= asked:
+                return ready  # made while we waited
+            begun = self._clock()
+            text = self._render(openmetrics)
+            made = self._ready[openmetrics] = _Body(begun, text, self._clock() - begun)
+            return made
