@@ -106,6 +106,7 @@ def server_now(view: ServerView) -> dict[str, Any]:
         "in_flight": view.scrape.in_flight,
         "interval": view.scrape.interval,
         "reading_wall": view.reading_wall,
+        "last_preemption": view.last_preemption,
         "running": running,
         "waiting": waiting,
         "kv_cache_usage": usage,
@@ -160,7 +161,6 @@ def server_facts(view: ServerView) -> dict[str, Any]:
         "config_changes": view.config_changes,
         "last_config_change": view.last_config_change,
         "last_change": view.last_change,
-        "last_preemption": view.last_preemption,
         "sleep_state": view.sleep_state,
         "attribution": {
             "state": view.attribution.state,

@@ -114,6 +114,15 @@ class Hub:
         self._number = 0
         self._task: asyncio.Task[None] | None = None
         self._fresh: asyncio.Event | None = None
+        self._ended = False
+        self._cost = 0.0
+        """seconds of CPU that the last tick took"""
+
+    def end(self) -> None:
+        """Ends all streams (called in the event loop when the server stops)."""
+        self._ended = True
+        if self._fresh is not None:
+            self._fresh.set()
 
     # ------------------------------------------------------------------ pages
 
@@ -125,7 +134,7 @@ class Hub:
             hello = await asyncio.to_thread(self._hello, since)
             number = hello.number
             yield b"retry: 1000\n\n" + hello.data
-            while True:
+            while not self._ended:
                 fresh = self._fresh
                 if fresh is None:
                     return
@@ -152,21 +161,18 @@ class Hub:
     async def _run(self) -> None:
         alerts: asyncio.Task[None] | None = None
         try:
-            while self.pages:
-                began = time.monotonic()
+            while self.pages and not self._ended:
                 event = await asyncio.to_thread(self._tick)
-                if event is not None:
-                    self._events.append(event)
-                    fresh, self._fresh = self._fresh, asyncio.Event()
-                    if fresh is not None:
-                        fresh.set()
+                self._events.append(event)
+                fresh, self._fresh = self._fresh, asyncio.Event()
+                if fresh is not None:
+                    fresh.set()
                 if alerts is None or alerts.done():
                     link = self.service.settings().prometheus
                     url = None if link is None else link.url
                     if self.alerts.due(url, time.monotonic()) and url is not None:
                         alerts = asyncio.create_task(asyncio.to_thread(self.alerts.ask, url, time.monotonic()))
-                took = time.monotonic() - began
-                await asyncio.sleep(max(FASTEST - took, min(SLOWEST, took / SHARE) - took, 0.05))
+                await asyncio.sleep(max(FASTEST, min(SLOWEST, self._cost / SHARE)))
         finally:
             if alerts is not None:
                 alerts.cancel()
@@ -188,8 +194,9 @@ class Hub:
 
     # ------------------------------------------------------------------ building
 
-    def _tick(self) -> Event | None:
-        """What is new since the tick before; None when no source has said anything."""
+    def _tick(self) -> Event:
+        """What is new since the tick before."""
+        began = time.thread_time()
         snapshot = self.service.snapshot()
         with self._lock:
             document = live_document(snapshot, zero=self._clock.of(snapshot))
@@ -208,7 +215,9 @@ class Hub:
                 del self._facts[gone]
             self.built += 1
             self._number += 1
-            return self._event("tick", document, snapshot.at)
+            event = self._event("tick", document, snapshot.at)
+            self._cost = time.thread_time() - began
+            return event
 
     def _hello(self, since: str) -> Event:
         """Everything of this moment, and the rows that a page which has ``since`` lacks."""

@@ -32,6 +32,9 @@ class QuietServer(uvicorn.Server):
         while not await self.on_tick(0):
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(ended.wait(), 1.0)
+        live = getattr(getattr(self.config.app, "state", None), "live", None)
+        if live is not None:
+            live.end()  # open pages would hold up the end until they are cancelled
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """SIGTERM or SIGINT came."""

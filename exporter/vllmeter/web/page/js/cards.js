@@ -1,6 +1,6 @@
 // One card per server. Its insides exist only while it is near the screen, so that 200 servers cost what is visible.
 
-import { CHARTS, Chart, budgetOf, usedOf, view } from "./charts.js";
+import { Chart, budgetOf, offered, usedOf, view } from "./charts.js";
 import { $, attr, el, hide, put, value } from "./dom.js";
 import * as f from "./format.js";
 
@@ -34,7 +34,7 @@ const FIGURES = [
   ["memory", "Memory / budget", (s) => {
     const used = usedOf(s);
     const budget = budgetOf(s);
-    const text = `${used ? f.quantity(used, (v) => (v / 2 ** 30).toFixed(2)) : f.NONE} / ${budget ? f.quantity(budget) : f.NONE}`;
+    const text = `${used ? f.bare(used) : f.NONE} / ${budget ? f.quantity(budget) : f.NONE}`;
     return [text, used?.value ?? null, used ? null : s.facts?.attribution?.reason];
   }],
 ];
@@ -51,7 +51,7 @@ export class Cards {
         if (card) card.seen(entry.isIntersecting);
       }
       app.draw();
-    }, { rootMargin: "250px 0px" });
+    }, { rootMargin: "400px 0px" });
     $("filter").addEventListener("input", () => this.arrange(true));
     for (const id of ["show", "sort"]) $(id).addEventListener("change", () => this.arrange(true));
     $("toggle-all").addEventListener("click", () => this.all());
@@ -154,8 +154,8 @@ class Card {
   seen(near) {
     if (near === this.near) return;
     this.near = near;
-    if (near) this.#fill();
-    else this.#empty();
+    if (near && !this.filled) this.#fill();
+    else if (this.app.store.order.length > 8) this.#empty();
   }
 
   #fill() {
@@ -216,9 +216,12 @@ class Card {
     if (!this.filled || !this.server.now) return;
     this.#text();
     if (!this.open) return;
-    if (!this.charts.length) {
-      this.charts = CHARTS.map((spec) => new Chart(spec, this.server, this.app));
+    const specs = offered(this.server);
+    if (specs.length !== this.charts.length) {
+      this.closeCharts();
+      this.charts = specs.map((spec) => new Chart(spec, this.server, this.app));
       this.area.replaceChildren(...this.charts.map((chart) => chart.node));
+      this.area.dataset.count = String(specs.length);
       moved = true;
     }
     if (!moved) return;

@@ -76,7 +76,7 @@ export function usedOf(server) {
 }
 
 const absent = (server, name) => f.reason(server.now?.window?.absent?.[name]);
-const tick = { ratio: (v) => `${Math.round(v * 100)} %`, seconds: f.seconds, count: f.count, gib: (v) => `${(v / 2 ** 30).toFixed(v < 10 * 2 ** 30 ? 1 : 0)}`, rate: f.rate };
+const tick = { ratio: (v) => `${Math.round(v * 100)} %`, seconds: (v) => (v >= 1 ? `${Number(v.toFixed(2))} s` : `${Number((v * 1000).toFixed(2))} ms`), count: f.count, gib: (v) => `${Number((v / 2 ** 30).toFixed(2))} GiB`, rate: f.rate };
 
 // ------------------------------------------------------------------ what each chart shows
 
@@ -98,20 +98,21 @@ export const CHARTS = [
     id: "kv",
     title: "KV cache used",
     unit: "ratio",
-    lines: [line("fullest engine", "first", { fill: true })],
+    lines: [line("now", "first", { fill: true })],
     data: (server, v) => [v.x, v.pick("kv_cache_usage")],
     now: (server) => [server.now?.kv_cache_usage],
     show: (x) => f.percent(x, 1),
     top: 1,
-    why: (server) => (server.now?.up && !f.known(server.now?.kv_cache_usage) ? "this server does not offer it" : null),
+    offer: "kv_cache_usage_peak",
+    why: (server) => (server.now?.window && !f.known(server.now.kv_cache_usage) ? absent(server, "kv_cache_usage_peak") : null),
   },
   {
     id: "ttft",
-    title: "TTFT and its jitter, 60 s",
+    title: "TTFT ± jitter",
     unit: "seconds",
     lines: [
       line("at most", null), line("at most", null), line("at least", null), line("at least", null),
-      line("mean 60 s", "first"), line("mean 1 s", "second", { dots: true }),
+      line("60 s mean", "first"), line("1 s mean", "second", { dots: true }),
     ],
     bands: [{ series: [2, 1], colour: "band-high" }, { series: [4, 3], colour: "band-low" }],
     legend: [4, 5],
@@ -127,32 +128,35 @@ export const CHARTS = [
   },
   {
     id: "itl",
-    title: "Inter-token latency, 1 s mean",
+    title: "Inter-token latency",
     unit: "seconds",
-    lines: [line("mean", "first")],
+    lines: [line("1 s mean", "first")],
     data: (server, v) => [v.x, v.pick("itl_mean")],
     now: (server) => [lastOf(server, "itl_mean")],
+    offer: "itl_mean",
     show: f.seconds,
     why: (server) => (server.now?.window && !f.known(server.now.window.itl_mean) ? absent(server, "itl_mean") : null),
   },
   {
     id: "preemptions",
-    title: "Preemptions a second",
+    title: "Preemptions",
     unit: "count",
-    lines: [line("preempted", "second", { bars: true })],
+    lines: [line("in 1 s", "second", { bars: true })],
     data: (server, v) => [v.x, v.pick("preemptions")],
     now: (server) => [lastOf(server, "preemptions")],
+    offer: "preemptions",
     show: f.count,
     least: 2,
     why: (server) => (server.now?.window && !f.known(server.now.window.preemptions) ? absent(server, "preemptions") : null),
   },
   {
     id: "prefix",
-    title: "Prefix cache hits, 60 s",
+    title: "Prefix cache hits",
     unit: "ratio",
-    lines: [line("hit tokens of those looked up", "third", { fill: true })],
+    lines: [line("of 60 s", "third", { fill: true })],
     data: (server, v) => [v.x, v.pick("prefix_hit_ratio_60s")],
     now: (server) => [server.now?.window?.prefix_hit_ratio],
+    offer: "prefix_hit_ratio",
     show: (x) => f.percent(x, 1),
     top: 1,
     why: (server) => (server.now?.window && !f.known(server.now.window.prefix_hit_ratio) ? absent(server, "prefix_hit_ratio") : null),
@@ -170,7 +174,7 @@ export const CHARTS = [
   },
   {
     id: "memory",
-    title: "GPU memory against budget",
+    title: "GPU memory",
     unit: "gib",
     own: true,
     lines: [line("used", "third", { fill: true }), line("budget", "limit", { dash: [6, 4] })],
@@ -194,6 +198,14 @@ function lastOf(server, field) {
 
 // ------------------------------------------------------------------ one chart
 
+// Charts of a server: without those whose metric it does not have (an encoder has no KV cache and no tokens between).
+export function offered(server) {
+  const absent = server.now?.window?.absent;
+  if (absent) server.lacks = CHARTS.filter((spec) => spec.offer && absent[spec.offer] === "not_offered").map((spec) => spec.id);
+  return CHARTS.filter((spec) => !server.lacks?.includes(spec.id));
+}
+
+const GIB_STEPS = [0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500].map((n) => n * 2 ** 30);
 const HOUR = (u, splits) => splits.map((s) => f.clock(s));
 
 export class Chart {
@@ -218,7 +230,7 @@ export class Chart {
     this.plotArea = el("div", { class: "plot" }, this.note);
     this.node = el(
       "figure",
-      { class: "chart", tabindex: "0", role: "group", "aria-label": `${spec.title}, ${server.name}. Arrow keys move the cursor.`, "data-chart": spec.id, onkeydown: (event) => this.#key(event) },
+      { class: "chart", tabindex: "0", "aria-label": `${spec.title}, ${server.name}. Arrow keys move the cursor.`, "data-chart": spec.id, onkeydown: (event) => this.#key(event) },
       el("figcaption", {}, el("span", { class: "title" }, spec.title), legend),
       this.plotArea,
     );
@@ -256,7 +268,7 @@ export class Chart {
       },
       axes: [
         { ...axis, space: 70, size: 20, gap: 3, values: HOUR, incrs: [1, 2, 5, 10, 15, 30, 60, 120, 300] },
-        { ...axis, size: 46, gap: 4, space: 26, values: (u, splits) => splits.map((s) => tick[spec.unit](s)) },
+        { ...axis, size: 46, gap: 4, space: 26, incrs: spec.unit === "gib" ? GIB_STEPS : undefined, values: (u, splits) => splits.map((s) => tick[spec.unit](s)) },
       ],
       series,
       bands: (spec.bands ?? []).map((band) => ({ series: band.series, fill: colours[band.colour] })),
@@ -352,7 +364,7 @@ export class Chart {
     event.preventDefault();
     const x = this.data[0];
     const next = Math.min(x.length - 1, Math.max(0, (this.cursor ?? x.length) + step));
-    this.plot.setCursor({ left: this.plot.valToPos(x[next], "x"), top: 10 });
+    for (const chart of ALL) chart.plot.setCursor({ left: chart.plot.valToPos(x[next], "x"), top: 10 }, true, false);
   }
 
   destroy() {

@@ -5,8 +5,15 @@ const GIB = 2 ** 30;
 
 export const known = (value) => value !== null && value !== undefined;
 
-export function gib(value, digits = 2) {
-  return known(value) ? `${(value / GIB).toFixed(digits)} GiB` : NONE;
+// Two decimals; exact ties to the even digit, as `vllmeter check` prints them (2.125 is common: sizes are whole MiB).
+export function two(value) {
+  const scaled = value * 100;
+  const whole = Math.floor(scaled);
+  return scaled - whole === 0.5 ? ((whole % 2 ? whole + 1 : whole) / 100).toFixed(2) : value.toFixed(2);
+}
+
+export function gib(value) {
+  return known(value) ? `${two(value / GIB)} GiB` : NONE;
 }
 
 export function quantity(q, format = gib) {
@@ -14,7 +21,7 @@ export function quantity(q, format = gib) {
 }
 
 export function bare(q) {
-  return q && known(q.value) ? `${q.estimate ? "~" : ""}${(q.value / GIB).toFixed(2)}` : NONE;
+  return q && known(q.value) ? `${q.estimate ? "~" : ""}${two(q.value / GIB)}` : NONE;
 }
 
 export function seconds(value) {
@@ -36,7 +43,9 @@ function trim(value) {
 export function interval(pair) {
   if (!pair || !known(pair[0]) || !known(pair[1])) return NONE;
   const [low, high] = [seconds(pair[0]), seconds(pair[1])];
-  return low === high ? low : `${low} – ${high}`;
+  if (low === high) return low;
+  const unit = high.slice(high.indexOf(" "));
+  return low.endsWith(unit) ? `${low.slice(0, -unit.length)}–${high}` : `${low} – ${high}`;
 }
 
 export function percent(value, digits = 0) {

@@ -14,7 +14,7 @@ import { Summary } from "./summary.js";
 class App {
   constructor() {
     this.store = new Store();
-    this.span = 900;
+    this.span = null; // null: as much of 15 minutes as there is
     this.fixed = null; // {from, to} while paused or zoomed
     this.drawnWall = 0;
     this.drawnView = "";
@@ -64,7 +64,15 @@ class App {
   // ---------------------------------------------------------------- time span
 
   range() {
-    return this.fixed ?? { from: this.store.wall - this.span, to: this.store.wall };
+    return this.fixed ?? { from: this.store.wall - this.shownSpan(), to: this.store.wall };
+  }
+
+  // A quarter of an hour, unless the exporter has only just begun to watch.
+  shownSpan() {
+    if (this.span !== null) return this.span;
+    const servers = [...this.store.servers.values()].filter((server) => server.loaded && server.t.length);
+    const known = Math.max(0, ...servers.map((server) => this.store.wall - server.t[0]));
+    return servers.length ? [60, 300].find((span) => known < span * 0.9) ?? 900 : 900;
   }
 
   select(from, to) {
@@ -114,9 +122,10 @@ class App {
     this.runs.update();
     this.#alerts();
     this.#host();
+    const span = this.shownSpan();
     attr($("pause"), "aria-pressed", String(this.fixed !== null));
     put($("pause"), this.fixed !== null ? "Go on" : "Pause");
-    for (const button of document.querySelectorAll("[data-span]")) attr(button, "aria-pressed", String(this.fixed === null && Number(button.dataset.span) === this.span));
+    for (const button of document.querySelectorAll("[data-span]")) attr(button, "aria-pressed", String(this.fixed === null && Number(button.dataset.span) === span));
     document.body.dataset.wall = String(store.wall);
     document.title = this.#title();
   }
