@@ -623,6 +623,26 @@ def test_hidden_sockets_fall_back_to_the_port_argument() -> None:
     assert "CAP_SYS_PTRACE" in result.servers["c"].attribution.reason
 
 
+def test_a_server_that_does_not_listen_yet_is_found_by_its_port_argument() -> None:
+    """vLLM opens its port when the model is loaded; its memory is its own before that.  ZMQ's ports do not count."""
+    reading = nvml(gpu([(11, 3 * GIB)]))
+    for ports in ((), (41235,)):
+        loading = table(server(10, 8000, listening_ports=ports), engine(11, 10))
+        found = split(reading, loading, facts("a", 8000), facts("b", 8001))
+        assert used(found, "a") == {"GPU-0": 3 * GIB}
+        assert found.servers["a"].attribution.method == "port_argument"
+        assert used(found, "b") == {}
+    # It listens elsewhere (--config overrides the argument), or somebody else has the port
+    elsewhere = table(server(10, 8000, listening_ports=(9000,)), engine(11, 10))
+    assert used(split(reading, elsewhere, facts("a", 8000)), "a") == {}
+    proxy = process(20, 1, ("nginx",), "nginx", listening_ports=(8000,))
+    behind = table(server(10, 8000, listening_ports=()), engine(11, 10), proxy)
+    assert used(split(reading, behind, facts("a", 8000)), "a") == {}
+    # Two that could be it
+    two = table(server(10, 8000, listening_ports=()), engine(11, 10), server(20, 8000, listening_ports=()))
+    assert used(split(reading, two, facts("a", 8000)), "a") == {}
+
+
 def test_without_any_known_network_namespace_the_socket_still_counts() -> None:
     """Recordings of older formats have no namespaces."""
     world = table(server(10, 8000, net_namespace=None), engine(11, 10), net_namespace=None)

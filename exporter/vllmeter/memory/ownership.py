@@ -668,6 +668,30 @@ def _by_argument(view: HostView, server: ServerFacts, taken: frozenset[int]) -> 
     return _whole(view, fitting[0], "port_argument") if len(fitting) == 1 else _Found()
 
 
+_LOW_PORTS: Final = 32768
+"""Ports from here on are handed out by the kernel: ZMQ and torch listen there before the server does."""
+
+
+def _not_listening_yet(view: HostView, server: ServerFacts, taken: frozenset[int]) -> _Found:
+    """``--port`` of a server process that listens nowhere yet, while nobody listens at the URL.
+
+    vLLM opens its port last: weights are loaded and memory is held for minutes before.
+    """
+    spaces = view.namespaces_of(server)
+    if spaces is None or view.listeners(server.port, spaces or {None}):
+        return _Found()
+    fitting = [
+        pid
+        for pid in view.roots - taken
+        if (ports := view.processes[pid].listening_ports) is not None
+        and all(port >= _LOW_PORTS for port in ports)
+        and view.processes[pid].net_namespace in (spaces or {None})
+        and _argv_port(view, pid) == server.port
+    ]
+    why = f"it does not listen on port {server.port} yet"
+    return _whole(view, fitting[0], "port_argument", why) if len(fitting) == 1 else _Found()
+
+
 def _by_model_name(
     view: HostView, server: ServerFacts, servers: Sequence[ServerFacts], taken: frozenset[int]
 ) -> _Found:
@@ -757,6 +781,10 @@ def own(
         if process is not None and process.start_ticks == start and pid not in owner:
             pids = view.members(pid) if pid in view.roots else frozenset(view.descendants(pid) - view.orphans)
             claim(server, _Found(pid, pids, "kept from earlier: its process lives", before.method))
+    for server in servers:
+        # Last, so that a process that is shutting down keeps its name for what it is
+        if server.name not in claims and server.match is None:
+            settle(server, _not_listening_yet(view, server, frozenset(owner)))
     _add_ray(view, claims, owner)
     for server in servers:
         if server.name not in claims:
