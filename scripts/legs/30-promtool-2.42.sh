@@ -10,4 +10,7 @@ leg_run() {
   leg_debian promtool=prometheus
   [[ -x $promtool ]] || promtool="$(command -v promtool)"
   promtool_all "$promtool"
+  # What pytest asks promtool beside these files: are planted mistakes in the rules noticed?
+  leg_venv
+  PROMTOOL="$promtool" pytest -n "${VLLMETER_TEST_WORKERS:-2}" -p no:cacheprovider -m promtool -k "not accepts_the_rules"
 }
