@@ -1,7 +1,8 @@
 """What a benchmark is, and how the files of this folder are found.
 
 A benchmark is one file here with ``TITLE``, ``ORDER`` (place in the listing) and ``run(quick)``, which returns its
-figures.  Ratios against a peer are measured in one run, turn by turn, so that a busy machine slows both sides.
+figures; a file without ``TITLE`` serves the others.  Ratios against a peer are measured in one run, turn by turn, so
+that a busy machine slows both sides.
 """
 
 from __future__ import annotations
@@ -53,5 +54,6 @@ def find() -> list[Benchmark]:
     for item in pkgutil.iter_modules([str(FOLDER)]):
         if item.name != "registry":
             module: ModuleType = importlib.import_module(f"benchmarks.{item.name}")
-            out.append(Benchmark(item.name, module.TITLE, module.ORDER, module.run))
+            if hasattr(module, "TITLE"):
+                out.append(Benchmark(item.name, module.TITLE, module.ORDER, module.run))
     return sorted(out, key=lambda benchmark: (benchmark.order, benchmark.name))
