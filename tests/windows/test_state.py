@@ -138,6 +138,14 @@ def test_hang_while_idle_without_proc_is_unknown(story: Story) -> None:
     assert story.tell(1) == "ready"
 
 
+def test_the_time_before_the_first_answer_is_not_quiet(story: Story) -> None:
+    """A server whose port refuses for three minutes while it loads is ready with its first answer, as always."""
+    story.tell(180, outcome="refused", healthy=None)
+    assert story.tell(119) == "ready"
+    assert set(story.seen[180:]) == {"ready"}
+    assert story.tell(3) == "unknown_progress"
+
+
 def test_rest_with_proc_stays_ready(story: Story) -> None:
     """With the engine process in view an idle server is ready for as long as it is idle."""
     story.tell(1000, cpu=0.0, engine="S", connections=0)

@@ -217,6 +217,9 @@ class StateMachine:
             self._answered_at = seen.at
         if seen.outcome != "ok":
             return
+        if self._ok_at is None:
+            # Before its first answer it was starting, not quiet.
+            self._moved_at = self._progress_at = seen.at
         if seen.moved:
             self._moved_at = seen.at
         if seen.progressed:
