@@ -65,11 +65,18 @@ def _cost() -> list[list[Item]]:
     return [
         [
             series(
-                "Tokens computed again",
-                "Tokens that were computed a second time because of a preemption.",
-                [Query(window("recomputed_tokens_window"), LEGEND)],
-                unit="short",
-                no_data="No vLLM version counts this so that it can be derived: the cost shows in TTFT and ITL beside.",
+                "Prompts looked up again",
+                "Tokens looked up in the prefix cache per prompt token. Near 1: every prompt once. Above: requests that wait for room, or were "
+                "preempted, are looked up again and again. How many tokens are computed twice, no vLLM version counts.",
+                [
+                    Query(
+                        ratio(rate("prefix_cache_queries_tokens_total"), rate("prompt_tokens_total")),
+                        LEGEND,
+                    )
+                ],
+                unit="none",
+                decimals=1,
+                no_data="No prompt in the interval, or prefix caching is off (--enable-prefix-caching).",
             ),
             ttft_mean(),
             series(

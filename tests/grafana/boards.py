@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import promql_parser
-from vllmeter.catalogue import CATALOGUE
 
 from grafana.recorded import ROOT, recorded_names
+from vllmeter.catalogue import CATALOGUE
 
 SOURCE = ROOT / "grafana" / "source"
 FOLDER = ROOT / "grafana" / "dashboards"
@@ -89,6 +89,7 @@ def plain(expr: str) -> str:
     return expr
 
 
+@lru_cache(maxsize=1024)
 def parsed(expr: str) -> Any:
     """The parser's tree."""
     return promql_parser.parse(plain(expr))
@@ -111,11 +112,10 @@ def nodes(tree: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[A
         yield from nodes(one, (*above, tree))
 
 
-def selectors(expr: str) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+@lru_cache(maxsize=1024)
+def selectors(expr: str) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
     """Vector selectors with their ancestors."""
-    for node, above in nodes(parsed(expr)):
-        if type(node).__name__ == "VectorSelector":
-            yield node, above
+    return tuple((node, above) for node, above in nodes(parsed(expr)) if type(node).__name__ == "VectorSelector")
 
 
 def matchers(selector: Any) -> dict[str, str]:
@@ -123,6 +123,7 @@ def matchers(selector: Any) -> dict[str, str]:
     return {matcher.name: matcher.value for matcher in selector.matchers.matchers}
 
 
+@lru_cache(maxsize=1024)
 def known_names() -> frozenset[str]:
     """Every name that a query may use."""
     out = set(OF_PROMETHEUS) | set(recorded_names())
@@ -134,6 +135,7 @@ def known_names() -> frozenset[str]:
     return frozenset(out)
 
 
+@lru_cache(maxsize=1024)
 def counters() -> frozenset[str]:
     """Names that only make sense as a rate or a difference."""
     out = {"process_cpu_seconds_total"}

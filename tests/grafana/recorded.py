@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from vllmeter.memory.startup_log import StartupLog
-from vllmeter.recording.player import Player
-from vllmeter.snapshot import Baseline
 
 from fakes.stepper import Stepper, settings_of
 from grafana.servers import Prometheus
+from vllmeter.memory.startup_log import StartupLog
+from vllmeter.recording.player import Player
+from vllmeter.snapshot import Baseline
 
 ROOT = Path(__file__).resolve().parents[2]
 CAPTURES = ROOT / "tests" / "captures"
@@ -173,9 +173,7 @@ def levels() -> list[dict[str, str]]:
     out: list[dict[str, str]] = []
     done: set[str] = set()
     while left:
-        ready = {
-            name: expr for name, expr in left.items() if not set(_RECORDED_NAME.findall(expr)) & left.keys()
-        }
+        ready = {name: expr for name, expr in left.items() if not set(_RECORDED_NAME.findall(expr)) & left.keys()}
         if not ready:
             raise ValueError(f"rules that rest on each other: {', '.join(sorted(left))}")
         out.append(ready)

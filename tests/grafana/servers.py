@@ -52,7 +52,9 @@ class Prometheus:
             "--query.timeout=60s",
             "--log.level=warn",
         ]
-        self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+        self._process = subprocess.Popen(
+            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+        )
         log.close()
         deadline = time.monotonic() + 30
         while True:
@@ -68,7 +70,9 @@ class Prometheus:
                 raise RuntimeError(f"{self._program} did not start:\n{text[-2000:]}")
             time.sleep(0.05)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
     def stop(self) -> None:
