@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,12 +15,8 @@ import promql_parser
 from grafana.recorded import ROOT, recorded_names
 from vllmeter.catalogue import CATALOGUE
 
-SOURCE = ROOT / "grafana" / "source"
 FOLDER = ROOT / "grafana" / "dashboards"
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
-
-if str(SOURCE) not in sys.path:
-    sys.path.insert(0, str(SOURCE))
 
 OF_PROMETHEUS = frozenset({"up", "scrape_samples_scraped", "process_cpu_seconds_total", "ALERTS"})
 """Names that Prometheus or the exporter's own process gives."""
@@ -85,8 +80,7 @@ def plain(expr: str) -> str:
     """PromQL with every variable replaced by something that parses, for static checks."""
     expr = expr.replace("$__rate_interval", "3m").replace("$__range", "1h").replace("$__interval", "1m")
     expr = re.sub(r"\[\$\{(?:span|length)_\w\}s", "[60s", expr)
-    expr = re.sub(r"\$\{?(?:start|end|around|length|span|shift)(?:_\w)?\}?", "1", expr)
-    return expr
+    return re.sub(r"\$\{?(?:start|end|around|length|span|shift)(?:_\w)?\}?", "1", expr)
 
 
 @lru_cache(maxsize=1024)

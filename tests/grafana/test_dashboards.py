@@ -25,7 +25,6 @@ from grafana.boards import (
     FOLDER,
     NAMES,
     ROOT,
-    SOURCE,
     annotation_queries,
     board,
     known_names,
@@ -35,6 +34,7 @@ from grafana.boards import (
     targets,
     variable_queries,
 )
+from grafana.from_source import SOURCE
 from vllmeter.catalogue import CATALOGUE
 
 READING_ORDER = (
