@@ -237,4 +237,20 @@ def build_discovery(settings: Settings) -> list[DiscoverySource]:
         from vllmeter.discovery.processes import ProcessDiscovery
 
         sources.append(ProcessDiscovery(settings.nvml.proc))
+    if discovery.file is not None:
+        from vllmeter.discovery.file import FileDiscovery
+
+        sources.append(FileDiscovery(discovery.file))
+    if discovery.http is not None:
+        from vllmeter.discovery.http import HttpDiscovery
+
+        sources.append(HttpDiscovery(discovery.http))
+    if discovery.dns is not None:
+        from vllmeter.discovery.dns import DnsDiscovery
+
+        sources.append(DnsDiscovery(discovery.dns))
+    if discovery.kubernetes is not None:
+        from vllmeter.discovery.kubernetes import KubernetesDiscovery
+
+        sources.append(KubernetesDiscovery(discovery.kubernetes))
     return sources
