@@ -59,6 +59,7 @@ def played(
         first, last = (x if isinstance(x, float) else player.phase_start(x) for x in (begin, end))
         stepper = Stepper(settings_of(player), {s.name: "0.26.0" for s in player.header.servers})
         stepper.play(player, first, last + offset)
+        player.close()
         return stepper
 
     return build
@@ -109,6 +110,7 @@ def rare() -> Stepper:
     player = Player(CAPTURES / "vllm-0.26.0-h200-three-instances.vmrec", loop=False)
     stepper = Stepper(settings_for("asleep", first_port=8002))
     moment = player.at(5.0)
+    player.close()
     assert moment.nvml is not None
     for _ in range(2):
         stepper.gpu(moment.nvml, moment.processes)

@@ -39,6 +39,7 @@ def moments() -> dict[int, Snapshot]:
         stepper.moment(moment)
         if second in (LOADED, ORPHANED, STOPPED, KILLED, ENDED):
             found[second] = stepper.snapshot()
+    player.close()
     return found
 
 
@@ -54,6 +55,7 @@ def test_under_load_every_byte_has_an_owner(moments: dict[int, Snapshot]) -> Non
     (gpu,) = snapshot.gpus
     held = sum(int(row.used.value or 0) for s in snapshot.servers for row in s.memory)
     assert gpu.other == ()
+    assert gpu.reading.memory_used_bytes is not None
     assert gpu.unattributed_bytes == gpu.reading.memory_used_bytes - held == 20 * 2**20
 
 

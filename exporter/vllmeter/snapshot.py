@@ -72,6 +72,11 @@ class Layout:
     notes: tuple[str, ...] = ()
     """What was left out on purpose and why, in words (for ``/snapshot.json`` and ``check``)."""
 
+    @property
+    def refs(self) -> tuple[ScalarRef | HistogramRef, ...]:
+        """All series, scalars first."""
+        return (*self.scalars, *self.histograms)
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ServerReading:

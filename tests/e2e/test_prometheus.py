@@ -83,6 +83,7 @@ def test_promtool_finds_nothing_to_improve(openmetrics: bool) -> None:
     player = Player(H200, loop=False)
     stepper = Stepper(settings_of(player), {s.name: "0.26.0" for s in player.header.servers})
     stepper.play(player, player.phase_start("pressure-64"), player.phase_start("pressure-64") + 30)
+    player.close()
     done = subprocess.run(
         [promtool, "check", "metrics"], input=stepper.get("/metrics"), capture_output=True, text=True, check=False
     )

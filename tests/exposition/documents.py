@@ -116,17 +116,21 @@ def _members(draw: st.DrawFn, kind: str, base: str, *, openmetrics: bool) -> lis
     return [(base, {}, False)]
 
 
+def _coin(draw: st.DrawFn) -> bool:
+    return draw(st.booleans())
+
+
 def _line(draw: st.DrawFn, name: str, labels: dict[str, str], value: str, *, stamp: str | None) -> str:
     """One sample line; ``stamp`` is OpenMetrics's timestamp, None writes text format with its odd blanks."""
     pairs = [f'{label}="{_escape(text)}"' for label, text in labels.items()]
     if stamp is not None:
-        line = name + ("{" + ",".join(pairs) + "}" if pairs or draw(st.booleans()) else "") + " " + value + stamp
+        line = name + ("{" + ",".join(pairs) + "}" if pairs or _coin(draw) else "") + " " + value + stamp
         if "_bucket" in name and draw(st.booleans()):
             line += ' # {trace="a b#}"} 0.5' + draw(st.sampled_from(["", " 1600000000.5"]))
         return line
     blank = st.sampled_from(["", " ", "\t", "  "]) if draw(st.booleans()) else st.just("")
     text = draw(blank) + name + draw(blank)
-    if pairs or draw(st.booleans()):
+    if pairs or _coin(draw):
         comma = draw(st.sampled_from(["", ","])) if pairs else ""
         text += "{" + (draw(blank) + "," + draw(blank)).join(pairs) + comma + "}"
     line = text + draw(st.sampled_from([" ", "  ", "\t"])) + value

@@ -37,7 +37,7 @@ def read(made: Made | str, version: str | None = None) -> ServerReading:
 
 
 def families(reading: ServerReading) -> set[str]:
-    return {ref.family for ref in (*reading.layout.scalars, *reading.layout.histograms)}
+    return {ref.family for ref in reading.layout.refs}
 
 
 def histogram(
@@ -295,7 +295,7 @@ def test_start_and_birth() -> None:
     late = made.text + 'vllm:tool_call_parser_invocations_created{mode="x"} 1.9e+09\nhttp_requests_created 1.9e+09\n'
     reading = read(late)
     assert (reading.process_start, reading.created) == (1.7e9, 1.70000001e9)
-    assert not any("created" in ref.source for ref in (*reading.layout.scalars, *reading.layout.histograms))
+    assert not any("created" in ref.source for ref in reading.layout.refs)
 
 
 # --------------------------------------------------------------------------- unknown names

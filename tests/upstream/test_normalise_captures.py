@@ -130,7 +130,7 @@ def test_gauges_without_samples_are_absent() -> None:
 def test_pooling_server_has_ttft_and_nothing_of_generation() -> None:
     """An embedder shows time to the result and no ITL, TPOT, decode time or generated tokens."""
     reading = read("vllm-0.26.0-h200-embed-under-pressure.prom")
-    families = {ref.family for ref in (*reading.layout.scalars, *reading.layout.histograms)}
+    families = {ref.family for ref in reading.layout.refs}
     assert "ttft_seconds" in families
     assert "e2e_latency_seconds" in families
     assert not families & _POOLING

@@ -27,8 +27,10 @@ def _answers(recording: str) -> dict[str, list[Answer]]:
 
 
 def _flat(reading: ServerReading) -> dict[object, object]:
-    scalars = {(r.family, r.labels): v for r, v in zip(reading.layout.scalars, reading.values, strict=True)}
-    histograms = {
+    scalars: dict[object, object] = {
+        (r.family, r.labels): v for r, v in zip(reading.layout.scalars, reading.values, strict=True)
+    }
+    histograms: dict[object, object] = {
         (r.family, r.labels, r.bounds): (tuple(b), s)
         for r, b, s in zip(reading.layout.histograms, reading.buckets, reading.sums, strict=True)
     }

@@ -42,6 +42,8 @@ def test_jitter_of_each_phase(played: Replay, phase: str) -> None:
     assert made.requests == requests
     assert made.lower == pytest.approx(lower, rel=0.01)
     assert made.upper == pytest.approx(upper, rel=0.01)
+    assert made.lower is not None
+    assert made.upper is not None
     assert made.lower <= truth <= made.upper
     assert made.estimate is not None
     assert made.error_ratio is not None
