@@ -207,7 +207,7 @@ def line(row: Row) -> str:
 def summarise(table: str) -> str:
     """A full table in one line per load and metric: worst false share over all sizes, power at 3 % run to run."""
     rows = [[cell.strip() for cell in text.strip().strip("|").split("|")] for text in table.splitlines()[2:] if text]
-    sizes = ("200", "500", "1000", "2000")
+    sizes = ("100", "500", "2000")
     lines = [
         "| load | TTFT | worst false | worst false, stored spread | worst naive "
         + "".join(f"| finds 20 %, n={size} " for size in sizes)
