@@ -266,8 +266,8 @@ EXPORTERS = [
 and {ON} (vllmeter_server_up == 1)
 """,
         "Samples of vLLM server {{ $labels.server }} on {{ $labels.host }} come late",
-        """The newest sample of {{ $labels.server }} is {{ $value | humanizeDuration }} old, or a scrape has been waiting
-        that long. Its API server is too busy to answer; values are withheld instead of repeated.""",
+        """The newest sample of {{ $labels.server }} is {{ $value | humanizeDuration }} old, or a scrape has been
+        waiting that long. Its API server is too busy to answer; values are withheld instead of repeated.""",
         EXPORTER,
         load_caused=True,
     ),
@@ -541,8 +541,9 @@ and (deriv(server:vllmeter_requests_waiting:sum[5m]) > <<queue_growth>>)
 unless {ON} ({state("stale_gauges")})
 """,
         "The queue of vLLM server {{ $labels.server }} on {{ $labels.host }} keeps growing",
-        """Never fewer than {{ $value | printf "%.0f" }} requests of {{ $labels.server }} waited in the last 5 minutes, and the queue
-        grows: more arrives than is served. This also shows prefill saturation, at any KV usage.""",
+        """Never fewer than {{ $value | printf "%.0f" }} requests of {{ $labels.server }} waited in the
+        last 5 minutes, and the queue grows: more arrives than is served. This also shows prefill saturation, at any KV
+        usage.""",
         OVERVIEW,
         load_caused=True,
     ),
@@ -703,8 +704,8 @@ and (
 )
 """,
         "Requests end with an error inside vLLM server {{ $labels.server }} on {{ $labels.host }}",
-        """{{ $value | printf "%.0f" }} requests of {{ $labels.server }} finished with the reason "error" within 5 minutes,
-        more than <<error_share|percent>> of all: the engine gave up on them after they were accepted.""",
+        """{{ $value | printf "%.0f" }} requests of {{ $labels.server }} finished with the reason "error" within
+        5 minutes, more than <<error_share|percent>> of all: the engine gave up on them after they were accepted.""",
         OVERVIEW,
     ),
     Alert(
@@ -726,8 +727,8 @@ and (
         "0s",
         "server:vllmeter_requests_corrupted:increase5m >= 1",
         "vLLM server {{ $labels.server }} on {{ $labels.host }} computed NaN",
-        """{{ $value | printf "%.0f" }} requests of {{ $labels.server }} had NaN logits within 5 minutes: their output is
-        wrong.""",
+        """{{ $value | printf "%.0f" }} requests of {{ $labels.server }} had NaN logits within 5 minutes: their
+        output is wrong.""",
         OVERVIEW,
     ),
 ]

@@ -1,5 +1,4 @@
 #!/usr/bin/env python3
-# ruff: noqa: INP001
 """Writes the rule files, the alert files and the tables of docs/alerts.md from this folder.
 
     python alerts/source/build.py                       write everything
@@ -63,9 +62,8 @@ def alert_table(thresholds: dict[str, Threshold]) -> str:
                 for label in ("server", "host", "gpu", "instance"):
                     summary = summary.replace(f"{{{{ $labels.{label} }}}}", f"_{label}_")
                 summary = summary.replace("{{ $value }}", "_n_")
-                lines.append(
-                    f"| [{alert.name}](runbooks/{alert.name}.md) | {severity} | {alert.kind} | {alert.hold} | {summary} |"
-                )
+                link = f"[{alert.name}](runbooks/{alert.name}.md)"
+                lines.append(f"| {link} | {severity} | {alert.kind} | {alert.hold} | {summary} |")
     return "\n".join(lines)
 
 
@@ -121,9 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         targets = {options.output / path.removeprefix("prometheus/"): text for path, text in files.items()}
 
-    stale = [
-        path for path, text in targets.items() if not path.is_file() or path.read_text(encoding="utf-8") != text
-    ]
+    stale = [path for path, text in targets.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     if options.check:
         for path in stale:
             print(f"{path}: not current; run python alerts/source/build.py", file=sys.stderr)

@@ -18,7 +18,7 @@ import yaml
 
 SEVERITIES = ("critical", "warning", "info")
 UNITS = frozenset(
-    "ratio seconds bytes requests requests_per_second tokens tokens_per_second count factor".split()
+    ["ratio", "seconds", "bytes", "requests", "requests_per_second", "tokens", "tokens_per_second", "count", "factor"]
 )
 PLACEHOLDER = re.compile(r"<<([a-z0-9_]+)(?:\|([a-z]+))?>>")
 
@@ -180,9 +180,7 @@ def rules_of(
             "labels": {"severity": severity, "type": rule.kind},
             "annotations": {
                 "summary": fill(rule.summary, thresholds, used),
-                "description": " ".join(
-                    fill(rule.description, thresholds, used).replace("<job>", links.job).split()
-                ),
+                "description": " ".join(fill(rule.description, thresholds, used).replace("<job>", links.job).split()),
                 "runbook_url": f"{links.runbooks}/{rule.name}.md",
                 "dashboard_url": dashboard_url(rule, links),
             },
@@ -194,7 +192,7 @@ def rules_of(
 class _Dumper(yaml.SafeDumper):
     """Block style, expressions as literal blocks, list items indented."""
 
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: FBT001,FBT002
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
 
 

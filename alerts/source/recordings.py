@@ -83,9 +83,7 @@ def latency(families: tuple[str, ...], means: tuple[str, ...], window: str) -> l
 
 def throughput(window: str) -> list[Recording]:
     return [
-        Recording(
-            f"server:vllmeter_generation_tokens:rate{window}", total("generation_tokens_total", window)
-        ),
+        Recording(f"server:vllmeter_generation_tokens:rate{window}", total("generation_tokens_total", window)),
         Recording(f"server:vllmeter_prompt_tokens:rate{window}", total("prompt_tokens_total", window)),
         Recording(
             f"server:vllmeter_prompt_tokens_computed:rate{window}",
@@ -162,8 +160,10 @@ def groups() -> dict[str, tuple[str, list[Group]]]:
     return {
         **{
             f"latency-{name}": (
-                f"{title} of each server: rates of count and sum, mean, quantiles, share over each bound.\n"
-                "share_over_* keeps the label le: the share above exactly that bound, for whatever bounds there are.",
+                (
+                    f"{title} of each server: rates of count and sum, mean, quantiles, share over each bound.\n"
+                    "share_over_* keeps the label le: the share above exactly that bound, for whatever bounds exist."
+                ),
                 [Group(f"vllmeter-latency-{name}-{w}", latency(families, means, w)) for w in WINDOWS],
             )
             for name, (families, means, title) in LATENCIES.items()
@@ -223,9 +223,7 @@ def groups() -> dict[str, tuple[str, list[Group]]]:
                         ),
                         Recording(
                             "server:vllmeter_http_server_errors:increase5m",
-                            increase_with_first(
-                                "http_requests_total", "handler, method, status", '{status=~"5.."}'
-                            ),
+                            increase_with_first("http_requests_total", "handler, method, status", '{status=~"5.."}'),
                         ),
                         Recording(
                             "server:vllmeter_requests_finished:increase5m",
@@ -233,9 +231,7 @@ def groups() -> dict[str, tuple[str, list[Group]]]:
                         ),
                         Recording(
                             "server:vllmeter_requests_finished_error:increase5m",
-                            increase_with_first(
-                                "requests_finished_total", "engine, reason", '{reason="error"}'
-                            ),
+                            increase_with_first("requests_finished_total", "engine, reason", '{reason="error"}'),
                         ),
                         Recording(
                             "server:vllmeter_requests_rejected:increase5m",
@@ -298,9 +294,7 @@ def groups() -> dict[str, tuple[str, list[Group]]]:
                             "server_gpu:vllmeter_gpu_memory_limit_bytes:sum",
                             f"{budget}\n+ max without (source) (vllmeter_server_gpu_memory_allowance_bytes)",
                         ),
-                        Recording(
-                            "server_gpu:vllmeter_gpu_memory_used_per_budget:ratio", f"{used} / ({budget} > 0)"
-                        ),
+                        Recording("server_gpu:vllmeter_gpu_memory_used_per_budget:ratio", f"{used} / ({budget} > 0)"),
                         Recording(
                             "server_gpu:vllmeter_gpu_memory_over_limit_bytes:diff",
                             "vllmeter_server_gpu_memory_high_water_bytes"
@@ -373,8 +367,10 @@ min without (side) (
             ],
         ),
         "runs": (
-            "Load-test runs and what they are compared with. The ratios exist only while a run of the same server\n"
-            "and scenario is active.",
+            (
+                "Load-test runs and what they are compared with. The ratios exist only while a run of the same\n"
+                "server and scenario is active."
+            ),
             [
                 Group(
                     "vllmeter-runs",
@@ -412,8 +408,10 @@ min without (side) (
             ],
         ),
         "objective": (
-            "The TTFT objective: requests above the bound, over windows from 5 minutes to 3 days. Long windows are\n"
-            "means of recorded rates, numerator and denominator apart, so that no rule reads days of raw buckets.",
+            (
+                "The TTFT objective: requests above the bound, over windows from 5 minutes to 3 days. Long windows\n"
+                "are means of recorded rates, numerator and denominator apart, so that no rule reads days of raw buckets."
+            ),
             [
                 Group(
                     "vllmeter-objective",
@@ -449,9 +447,7 @@ min without (side) (
                 Group(
                     "vllmeter-service",
                     [
-                        Recording(
-                            "server:vllmeter_generation_tokens:rate1h", total("generation_tokens_total", "1h")
-                        ),
+                        Recording("server:vllmeter_generation_tokens:rate1h", total("generation_tokens_total", "1h")),
                         Recording("server:vllmeter_prompt_tokens:rate1h", total("prompt_tokens_total", "1h")),
                         Recording(
                             "server:vllmeter_ttft_seconds_per_prompt_token:ratio_rate1h",
@@ -519,9 +515,7 @@ min without (side) (
                             " <= <<latency_sane_limit>>",
                         ),
                         *(
-                            Recording(
-                                f"model:vllmeter_{family}:{label}_rate5m", model_quantile(family, quantile)
-                            )
+                            Recording(f"model:vllmeter_{family}:{label}_rate5m", model_quantile(family, quantile))
                             for family in ("ttft_seconds", "e2e_latency_seconds")
                             for label, quantile in QUANTILES
                         ),

@@ -36,6 +36,10 @@ class SharedCard(ReplayServer):
 
     crowded = False
 
+    def __enter__(self) -> SharedCard:
+        super().__enter__()
+        return self
+
     def _nvml(self, at: float, wall: float) -> NvmlReading:
         reading = super()._nvml(at, wall)
         if not self.crowded or not reading.gpus:
@@ -191,14 +195,17 @@ def test_faults_reach_a_person_and_end(tmp_path: Path, capsys: pytest.CaptureFix
                             (a["metric"]["alertname"], a["metric"].get("server", ""), a["metric"]["alertstate"])
                             for a in query(base, "ALERTS")
                         ]
-                        states = [(a["metric"]["server"], a["metric"]["state"]) for a in query(base, "vllmeter_server_state == 1")]
-                        pytest.fail(f"not all {status} in {patience} s\ntold: {told}\nPrometheus: {alerts}\nstates: {states}")
+                        states = [
+                            (a["metric"]["server"], a["metric"]["state"])
+                            for a in query(base, "vllmeter_server_state == 1")
+                        ]
+                        pytest.fail(
+                            f"not all {status} in {patience} s\ntold: {told}\nPrometheus: {alerts}\nstates: {states}"
+                        )
                     time.sleep(0.2)
 
             wait_for("firing", begun, 110)
-            took = {
-                key: (mailbox.first(key[0], "firing", key[1], since) or 0) - since for key, since in begun.items()
-            }
+            took = {key: (mailbox.first(key[0], "firing", key[1], since) or 0) - since for key, since in begun.items()}
 
             # ------------------------------------------------------------ repair them
             mended = time.monotonic()
@@ -223,7 +230,9 @@ def test_faults_reach_a_person_and_end(tmp_path: Path, capsys: pytest.CaptureFix
     # Nothing else was sent: no second alert for the same trouble, and no note (severity info).
     told = {labels["alertname"] for _, _, labels, _ in mailbox.notices}
     assert told <= {alert for alert, _ in begun} | {"VllmeterWatchdog"} | ALSO_TRUE
-    assert all(labels["severity"] != "info" or labels["alertname"] == "VllmeterWatchdog" for _, _, labels, _ in mailbox.notices)
+    assert all(
+        labels["severity"] != "info" or labels["alertname"] == "VllmeterWatchdog" for _, _, labels, _ in mailbox.notices
+    )
 
 
 ALSO_TRUE = {

@@ -258,9 +258,7 @@ def servers(b: Builder) -> None:
         ],
         hold=120,
     )
-    b.add(
-        "a server that is gone altogether", "VllmeterServerMetricsBroken", GONE, silent=[330, 480, 840]
-    )
+    b.add("a server that is gone altogether", "VllmeterServerMetricsBroken", GONE, silent=[330, 480, 840])
     b.add(
         "the engine process died, the API server did not",
         "VllmeterEngineDead",
@@ -308,8 +306,8 @@ def servers(b: Builder) -> None:
                 "symptom",
                 "vllmeter-overview",
                 "vLLM server chat on a has requests and makes no progress",
-                """chat holds running or waiting requests, but no token was produced, no request finished and no engine
-                activity was seen. It will not recover by itself.""",
+                """chat holds running or waiting requests, but no token was produced, no request finished and no
+                engine activity was seen. It will not recover by itself.""",
             )
         ],
         hold=15,
@@ -384,8 +382,8 @@ def servers(b: Builder) -> None:
                 "symptom",
                 "vllmeter-overview",
                 "vLLM server chat on a restarts again and again",
-                """chat restarted 3 times within 30 minutes. Each start loads the weights again and drops every request
-                in flight.""",
+                """chat restarted 3 times within 30 minutes. Each start loads the weights again and drops every
+                request in flight.""",
             )
         ],
         silent=[295, 400, 525],
@@ -423,8 +421,8 @@ def servers(b: Builder) -> None:
                 "cause",
                 "vllmeter-exporter",
                 "vLLM server chat on a has metrics that vllmeter does not know",
-                """chat exposes 4 engine metric families that this version of vllmeter does not map. They are left out,
-                not guessed; the server is probably newer than vllmeter.""",
+                """chat exposes 4 engine metric families that this version of vllmeter does not map. They are left
+                out, not guessed; the server is probably newer than vllmeter.""",
             )
         ],
         hold=900,
@@ -454,8 +452,8 @@ def exporters(b: Builder) -> None:
                 "meta",
                 "vllmeter-exporter",
                 "Alerts of vllmeter reach this receiver",
-                """This alert always fires. When it stops arriving, Prometheus, Alertmanager or the way between them is
-                broken: have somebody be told by a dead man's switch.""",
+                """This alert always fires. When it stops arriving, Prometheus, Alertmanager or the way between
+                them is broken: have somebody be told by a dead man's switch.""",
                 level="none",
             )
         ],
@@ -468,8 +466,8 @@ def exporters(b: Builder) -> None:
             "symptom",
             "vllmeter-exporter",
             f"vllmeter on {host}:9877 cannot be scraped",
-            f"""Prometheus has not reached the exporter at {host}:9877 for a minute. Nothing is known about the servers
-            and GPUs of that host, and none of their alerts can fire.""",
+            f"""Prometheus has not reached the exporter at {host}:9877 for a minute. Nothing is known about the
+            servers and GPUs of that host, and none of their alerts can fire.""",
             level="host",
             host=host,
         )
@@ -493,8 +491,8 @@ def exporters(b: Builder) -> None:
                 "symptom",
                 "vllmeter-exporter",
                 "Prometheus knows no vllmeter at all",
-                """No target of the job vllmeter exists: discovery finds nothing, or the job was removed or renamed. All
-                other alerts of vllmeter are silent for that reason.""",
+                """No target of the job vllmeter exists: discovery finds nothing, or the job was removed or
+                renamed. All other alerts of vllmeter are silent for that reason.""",
                 level="none",
                 job="vllmeter",
             )
@@ -661,7 +659,7 @@ def exporters(b: Builder) -> None:
     )
     lost = {
         "attribution_info": f"1x{steps(FAULT)} stale",
-        'attribution_info{server="chat", state="unavailable", method="none", reason="empty list"}': f"_x{steps(FAULT)} 1",
+        'attribution_info{server="chat", state="unavailable", method="none", reason="empty"}': f"_x{steps(FAULT)} 1",
     }
     b.add(
         "a server whose processes are not found any more",
@@ -750,8 +748,8 @@ def memories(b: Builder) -> None:
                 "cause",
                 "vllmeter-memory",
                 "The budgets on GPU 0 of a exceed the card",
-                """The budgets of the servers on GPU 0, with what comes on top of them, add up to 110% of what CUDA can
-                use. Whoever starts or grows last fails.""",
+                """The budgets of the servers on GPU 0, with what comes on top of them, add up to 110% of what CUDA
+                can use. Whoever starts or grows last fails.""",
                 level="gpu",
             )
         ],
@@ -851,8 +849,8 @@ def memories(b: Builder) -> None:
                 "cause",
                 "vllmeter-memory",
                 "A restart of vLLM server chat on a would fail now",
-                """On GPU 0 the free memory and what chat would give back are short of its budget by -1.086GiB (negative
-                = missing). vLLM refuses to start below its share.""",
+                """On GPU 0 the free memory and what chat would give back are short of its budget by -1.086GiB
+                (negative = missing). vLLM refuses to start below its share.""",
                 level="server_gpu",
             )
         ],
@@ -889,7 +887,12 @@ def memories(b: Builder) -> None:
     b.add(
         "neighbours filled the card while it slept",
         "VllmeterWakeUpWouldFail",
-        {"server_gpu_memory_used_bytes": f"{0.7 * GIB}", "gpu_memory_free_bytes": until(8 * GIB, 4.8 * GIB), **small, **asleep},
+        {
+            "server_gpu_memory_used_bytes": f"{0.7 * GIB}",
+            "gpu_memory_free_bytes": until(8 * GIB, 4.8 * GIB),
+            **small,
+            **asleep,
+        },
         [
             fired(
                 "warning",
@@ -909,9 +912,7 @@ def memories(b: Builder) -> None:
         {"server_gpu_memory_used_bytes": f"{0.7 * GIB}", "gpu_memory_free_bytes": f"{8 * GIB}", **small, **asleep},
         silent=[295, 700, 840],
     )
-    b.add(
-        "an awake server", "VllmeterWakeUpWouldFail", {**little, **small}, silent=[295, 700, 840]
-    )
+    b.add("an awake server", "VllmeterWakeUpWouldFail", {**little, **small}, silent=[295, 700, 840])
     b.add(
         "sleep that gives nothing back",
         "VllmeterSleepingServerHoldsMemory",
@@ -959,7 +960,13 @@ def caches(b: Builder) -> None:
         'requests_waiting_by_reason{reason="deferred"}': until(0, 30),
         "requests_waiting": until(0, 20),
     }
-    b.add("waiting for room with a full cache", "VllmeterKvCachePressure", {**full, **waiting}, [pressure("warning", "7")], hold=120)
+    b.add(
+        "waiting for room with a full cache",
+        "VllmeterKvCachePressure",
+        {**full, **waiting},
+        [pressure("warning", "7")],
+        hold=120,
+    )
     b.add(
         "a run on the other host changes nothing",
         "VllmeterKvCachePressure",
@@ -968,9 +975,7 @@ def caches(b: Builder) -> None:
         hold=120,
     )
     b.add("a full cache alone is normal", "VllmeterKvCachePressure", full, silent=[295, 480, 840])
-    b.add(
-        "waiting with room is something else", "VllmeterKvCachePressure", waiting, silent=[295, 480, 840]
-    )
+    b.add("waiting with room is something else", "VllmeterKvCachePressure", waiting, silent=[295, 480, 840])
     b.add(
         "deferred requests do not wait for room",
         "VllmeterKvCachePressure",
@@ -1067,15 +1072,23 @@ def caches(b: Builder) -> None:
             "cause",
             "vllmeter-cache",
             "vLLM server chat on a evicts requests faster than it finishes them",
-            """chat preempts 0.40 requests a second, more than 0.5 per finished request, for minutes. Much of its work is
-            done twice.""",
+            """chat preempts 0.40 requests a second, more than 0.5 per finished request, for minutes. Much of its
+            work is done twice.""",
         )
 
     slow = {
         "preemptions_total": counter((0, 300), (0.2, 900)),
         'requests_finished_total{reason="stop"}': counter((1, 300), (0.1, 900)),
     }
-    b.add("more evicted than finished", "VllmeterPreemptionThrashing", slow, [thrash("warning")], hold=300, delay=300, minutes=20)
+    b.add(
+        "more evicted than finished",
+        "VllmeterPreemptionThrashing",
+        slow,
+        [thrash("warning")],
+        hold=300,
+        delay=300,
+        minutes=20,
+    )
     b.add(
         "nothing finishes at all",
         "VllmeterPreemptionThrashing",
@@ -1105,7 +1118,9 @@ def caches(b: Builder) -> None:
     # An hour of history: only the series that matter keep the case small.
     hour = 4200
 
-    def prefix(hits_before: float, hits_after: float, queries: float = 100, queries_before: float = 100) -> dict[str, str | None]:
+    def prefix(
+        hits_before: float, hits_after: float, queries: float = 100, queries_before: float = 100
+    ) -> dict[str, str | None]:
         return {
             "prefix_cache_queries_tokens_total": counter((queries_before, hour), (queries, 1800)),
             "prefix_cache_hits_tokens_total": counter((hits_before, hour), (hits_after, 1800)),
@@ -1117,14 +1132,20 @@ def caches(b: Builder) -> None:
             "cause",
             "vllmeter-cache",
             "The prefix cache of vLLM server chat on a hits much less than before",
-            """20% of the looked-up tokens of chat are found in its prefix cache, less than half of an hour ago. Prompts
-            are computed again, and TTFT grows.""",
+            """20% of the looked-up tokens of chat are found in its prefix cache, less than half of an hour ago.
+            Prompts are computed again, and TTFT grows.""",
         )
 
     small: Series = {}
     server(small, "a", "chat", busy=True, engines=("0",))
     small = {one: values for one, values in small.items() if "prefix_cache" in one[0]}
-    later = {"silent": [hour - 30, hour + 600], "fires": [hour + 1000], "minutes": 95, "base": small, "evaluation": "1m"}
+    later = {
+        "silent": [hour - 30, hour + 600],
+        "fires": [hour + 1000],
+        "minutes": 95,
+        "base": small,
+        "evaluation": "1m",
+    }
     b.add("hits fall from 70 to 20 %", "VllmeterPrefixCacheCollapse", prefix(70, 20), [collapse("warning")], **later)  # type: ignore[arg-type]
     quiet = {"silent": [hour - 30, hour + 600, hour + 1000], "minutes": 95, "base": small, "evaluation": "1m"}
     b.add("hits fall from 70 to 50 %", "VllmeterPrefixCacheCollapse", prefix(70, 50), **quiet)  # type: ignore[arg-type]
@@ -1145,8 +1166,8 @@ def latencies(b: Builder) -> None:
             "symptom",
             "vllmeter-overview",
             "The queue of vLLM server chat on a keeps growing",
-            """Never fewer than 24 requests of chat waited in the last 5 minutes, and the queue grows: more arrives than
-            is served. This also shows prefill saturation, at any KV usage.""",
+            """Never fewer than 24 requests of chat waited in the last 5 minutes, and the queue grows: more arrives
+            than is served. This also shows prefill saturation, at any KV usage.""",
         )
 
     # Two engines, two more requests each a minute. In steps, because the recorded sum lies on the evaluation's grid
@@ -1181,8 +1202,8 @@ def latencies(b: Builder) -> None:
             "symptom",
             "vllmeter-latency",
             "First tokens of vLLM server chat on a come unevenly",
-            """The standard deviation of TTFT of chat over the last minute is at least 1.2s (guaranteed lower bound, 30
-            requests or more) and over 50 % of the mean.""",
+            """The standard deviation of TTFT of chat over the last minute is at least 1.2s (guaranteed lower
+            bound, 30 requests or more) and over 50 % of the mean.""",
         )
 
     def spread(lower: float, mean: float, requests: float) -> dict[str, str | None]:
@@ -1192,7 +1213,13 @@ def latencies(b: Builder) -> None:
             'ttft_window_requests{window="60s"}': until(120, requests),
         }
 
-    b.add("a spread larger than half of the mean", "VllmeterTtftJitterHigh", spread(1.2, 2, 60), [jitter("warning")], hold=120)
+    b.add(
+        "a spread larger than half of the mean",
+        "VllmeterTtftJitterHigh",
+        spread(1.2, 2, 60),
+        [jitter("warning")],
+        hold=120,
+    )
     b.add("too few requests to say so", "VllmeterTtftJitterHigh", spread(1.2, 2, 20), silent=[295, 480, 840])
     b.add("a spread small against the mean", "VllmeterTtftJitterHigh", spread(1.2, 6, 60), silent=[295, 480, 840])
     b.add("a spread nobody sees", "VllmeterTtftJitterHigh", spread(0.2, 0.3, 60), silent=[295, 480, 840])
@@ -1212,8 +1239,8 @@ def latencies(b: Builder) -> None:
             "symptom",
             "vllmeter-latency",
             "vLLM server chat on a misses its TTFT objective by far",
-            f"""{percent} of the requests of chat waited longer than 2.5 s for their first token. At this pace the error
-            budget of 30 days is gone in days.""",
+            f"""{percent} of the requests of chat waited longer than 2.5 s for their first token. At this pace the
+            error budget of 30 days is gone in days.""",
         )
 
     b.add(
@@ -1333,8 +1360,8 @@ def latencies(b: Builder) -> None:
             "symptom",
             "vllmeter-latency",
             "vLLM server chat on a slowly uses up its TTFT error budget",
-            f"""{percent} of the requests of chat waited longer than 2.5 s for their first token over a day or more. The
-            error budget of 30 days will not last.""",
+            f"""{percent} of the requests of chat waited longer than 2.5 s for their first token over a day or more.
+            The error budget of 30 days will not last.""",
         )
 
     long = {"step_ms": 60010, "evaluation": "15m"}
@@ -1410,8 +1437,8 @@ def latencies(b: Builder) -> None:
         "symptom",
         "vllmeter-load-test",
         "This run pushes vLLM server chat on a over its TTFT objective",
-        """40% of the last minute's requests of chat waited longer than 2.5 s for their first token, and so did those of
-        the last 15 s.""",
+        """40% of the last minute's requests of chat waited longer than 2.5 s for their first token, and so did
+        those of the last 15 s.""",
     )
 
     def shares(minute: float, quarter: float) -> dict[str, str | None]:
@@ -1453,8 +1480,8 @@ def latencies(b: Builder) -> None:
                 "cause",
                 "vllmeter-latency",
                 "The TTFT objective of vLLM server chat on a cannot be measured",
-                """The TTFT histogram of chat has no bound at 2.5 s, so the share of requests above it is not known and
-                its burn alerts cannot fire.""",
+                """The TTFT histogram of chat has no bound at 2.5 s, so the share of requests above it is not known
+                and its burn alerts cannot fire.""",
             )
         ],
         silent=[300],
@@ -1507,8 +1534,8 @@ def latencies(b: Builder) -> None:
                 "cause",
                 "vllmeter-latency",
                 "vLLM server chat on a is slower while its neighbours compute",
-                """In seconds in which another server on GPU 0 computed, the mean TTFT of chat was 2.0 times that of its
-                other seconds. This is association, not proof of cause.""",
+                """In seconds in which another server on GPU 0 computed, the mean TTFT of chat was 2.0 times that
+                of its other seconds. This is association, not proof of cause.""",
                 level="server_gpu",
             )
         ],
@@ -1574,8 +1601,7 @@ def errors(b: Builder) -> None:
         {
             new_errors: f"_x{steps(FAULT)} 500",
             **{
-                f"{family}{{server=\"chat\"}}": f"_x{steps(FAULT)} 1"
-                for family in ("server_engine_metrics", "server_up")
+                f'{family}{{server="chat"}}': f"_x{steps(FAULT)} 1" for family in ("server_engine_metrics", "server_up")
             },
             'http_requests_total{status="2xx"}': f"_x{steps(FAULT)} 1000",
             'http_requests_total{status="4xx"}': f"_x{steps(FAULT)} 10",
@@ -1595,8 +1621,8 @@ def errors(b: Builder) -> None:
             "symptom",
             "vllmeter-overview",
             "Requests end with an error inside vLLM server chat on a",
-            f"""{n} requests of chat finished with the reason "error" within 5 minutes, more than 5 % of all: the engine
-            gave up on them after they were accepted.""",
+            f"""{n} requests of chat finished with the reason "error" within 5 minutes, more than 5 % of all: the
+            engine gave up on them after they were accepted.""",
         )
 
     b.add(
@@ -1683,14 +1709,22 @@ def regressions(b: Builder) -> None:
             "symptom",
             "vllmeter-load-test",
             f"{what} of vLLM server chat on a is above its baseline",
-            f"In the active run of short {sentence} of its stored baseline. `vllmeter compare` tells whether the difference is real.",
+            f"""In the active run of short {sentence} of its stored baseline. `vllmeter compare` tells whether the
+            difference is real.""",
             scenario="short",
         )
 
     # Each engine: one request a second; the mean of ttft doubles.
     slow = {"ttft_seconds_sum": counter((0.25, FAULT), (0.5, 3600))}
     ttft = words("TTFT", "the mean TTFT of chat is 200%")
-    b.add("TTFT doubles in a run", "VllmeterTtftAboveBaseline", {**RUN, **start, **stored, **slow}, [ttft], hold=60, delay=60)
+    b.add(
+        "TTFT doubles in a run",
+        "VllmeterTtftAboveBaseline",
+        {**RUN, **start, **stored, **slow},
+        [ttft],
+        hold=60,
+        delay=60,
+    )
     b.add("the same without a run", "VllmeterTtftAboveBaseline", {**stored, **slow}, silent=[295, 420, 840])
     b.add(
         "the run is of another scenario",
@@ -1793,7 +1827,12 @@ def regressions(b: Builder) -> None:
         hold=60,
         delay=60,
     )
-    b.add("throughput falls without a run", "VllmeterThroughputBelowBaseline", {**stored, **slower}, silent=[295, 420, 840])
+    b.add(
+        "throughput falls without a run",
+        "VllmeterThroughputBelowBaseline",
+        {**stored, **slower},
+        silent=[295, 420, 840],
+    )
     b.add(
         "throughput falls by ten percent",
         "VllmeterThroughputBelowBaseline",
@@ -1842,8 +1881,8 @@ def regressions(b: Builder) -> None:
         "symptom",
         "vllmeter-latency",
         "TTFT per prompt token of vLLM server chat on a is above its own past",
-        """Over the last hour chat needed 5ms of TTFT per prompt token, over 1.5 times the same hour of yesterday and of a
-        week ago.""",
+        """Over the last hour chat needed 5ms of TTFT per prompt token, over 1.5 times the same hour of yesterday
+        and of a week ago.""",
     )
     b.add(
         "TTFT per prompt token doubles",
@@ -1873,8 +1912,8 @@ def regressions(b: Builder) -> None:
         "symptom",
         "vllmeter-latency",
         "Latency per token of vLLM server chat on a is above its own past",
-        """Over the last hour chat needed 120ms of end-to-end latency per generated token, over 1.5 times the same hour of
-        yesterday and of a week ago.""",
+        """Over the last hour chat needed 120ms of end-to-end latency per generated token, over 1.5 times the same
+        hour of yesterday and of a week ago.""",
     )
     b.add(
         "latency per token doubles",
@@ -1896,8 +1935,8 @@ def regressions(b: Builder) -> None:
         "symptom",
         "vllmeter-overview",
         "vLLM server chat on a is saturated at a lower throughput than before",
-        """Over the last hour chat generated 30 tokens a second while requests waited all the time, less than 70 % of the
-        same hour of yesterday and of a week ago.""",
+        """Over the last hour chat generated 30 tokens a second while requests waited all the time, less than 70 %
+        of the same hour of yesterday and of a week ago.""",
     )
     b.add(
         "saturated and slower",
@@ -1908,6 +1947,7 @@ def regressions(b: Builder) -> None:
         **before_after,  # type: ignore[arg-type]
         **week,  # type: ignore[arg-type]
     )
+
     def phases(*parts: tuple[float, float]) -> Series:
         """Generated tokens a second in (rate, days) phases, with a queue all the time."""
         value, text = 0.0, []
@@ -1967,8 +2007,8 @@ def gpus(b: Builder) -> None:
             "cause",
             "vllmeter-overview",
             f"GPU 0 of a reported XID {code}",
-            f"""The driver reported XID {code} for GPU 0 within the last 30 minutes. Some codes are an application's fault
-            (13, 31, 43), others mean that the card needs a reset (48, 79, 95).""",
+            f"""The driver reported XID {code} for GPU 0 within the last 30 minutes. Some codes are an application's
+            fault (13, 31, 43), others mean that the card needs a reset (48, 79, 95).""",
             level="gpu",
         )
 
@@ -2012,13 +2052,18 @@ def gpus(b: Builder) -> None:
         "symptom",
         "vllmeter-overview",
         "GPU 0 of a is not there any more",
-        """GPU 0 was read within the last 30 minutes and is not now, while NVML works. It fell off the bus, or the exporter
-        lost the device.""",
+        """GPU 0 was read within the last 30 minutes and is not now, while NVML works. It fell off the bus, or the
+        exporter lost the device.""",
         level="gpu",
     )
     away = {"gpu_memory_total_bytes": f"{24 * GIB}x{steps(FAULT)} stale"}
     b.add("a card that fell off the bus", "VllmeterGpuVanished", away, [vanished], hold=60)
-    b.add("no NVML at all has its own alert", "VllmeterGpuVanished", {**away, "nvml_up": until(1, 0)}, silent=[330, 400, 840])
+    b.add(
+        "no NVML at all has its own alert",
+        "VllmeterGpuVanished",
+        {**away, "nvml_up": until(1, 0)},
+        silent=[330, 400, 840],
+    )
 
 
 @cache

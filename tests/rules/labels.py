@@ -27,9 +27,11 @@ LEVELS: Mapping[str, frozenset[str]] = {
 
 COUNTER_FUNCTIONS = frozenset({"rate", "irate", "increase", "resets"})
 SAME = frozenset(
-    "rate increase resets changes deriv clamp_min clamp_max round min_over_time max_over_time avg_over_time "
-    "sum_over_time last_over_time count_over_time present_over_time abs floor ceil".split()
-)
+    (
+        "rate", "increase", "resets", "changes", "deriv", "clamp_min", "clamp_max", "round", "abs", "floor", "ceil",
+        "min_over_time", "max_over_time", "avg_over_time", "sum_over_time", "last_over_time", "count_over_time",
+    )
+)  # fmt: skip
 SET_OPERATORS = ("and", "or", "unless")
 
 
@@ -84,7 +86,11 @@ def matchers(selector: Any) -> list[Any]:
 
 
 def ranges(node: Any) -> list[timedelta]:
-    return [one.range for one, _ in walk(node) if isinstance(one, (pq.MatrixSelector, pq.SubqueryExpr))]
+    return [
+        one.range
+        for one, _ in walk(node)
+        if isinstance(one, (pq.MatrixSelector, pq.SubqueryExpr)) and one.range is not None
+    ]
 
 
 class Labels:
@@ -124,6 +130,7 @@ class Labels:
         if isinstance(node, pq.MatrixSelector):
             return self.of(node.vector_selector)
         if isinstance(node, pq.VectorSelector):
+            assert node.name is not None
             labels = self.of_name(node.name)
             unknown = {m.name for m in matchers(node)} - labels
             if unknown:

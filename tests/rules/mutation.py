@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+
 from rules.cases import Case, all_cases
 from rules.promtool_files import (
     NAME,

@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from rules.cases import Case, Firing, all_cases
 from rules.quiet import Quiet, quiet_worlds
 from rules.recorded import World, worlds
 from rules.world import Series, write_series
 
 ROOT = Path(__file__).resolve().parents[2]
-RULE_FILES = (*sorted((ROOT / "prometheus/rules").glob("*.rules.yaml")), *sorted((ROOT / "alerts").glob("*.alerts.yaml")))
+RULE_FILES = (
+    *sorted((ROOT / "prometheus/rules").glob("*.rules.yaml")),
+    *sorted((ROOT / "alerts").glob("*.alerts.yaml")),
+)
 RUNBOOKS = "https://github.com/vllmeter/vllmeter/blob/main/docs/runbooks"
 GRAFANA = "http://127.0.0.1:3000"
 NAME = re.compile(r"[a-zA-Z_][\w]*:[\w:]+")
@@ -109,9 +113,7 @@ def read_by(rules: Iterable[Rule], series: Series) -> Series:
 
 def promtool_test(case: Case, rules: Sequence[Rule]) -> dict[str, Any]:
     """One entry of ``tests:``; ``rules`` are all that the alert rests on."""
-    checks = [
-        {"eval_time": f"{at}s", "alertname": case.alert, "exp_alerts": []} for at in case.silent
-    ] + [
+    checks = [{"eval_time": f"{at}s", "alertname": case.alert, "exp_alerts": []} for at in case.silent] + [
         {"eval_time": f"{at}s", "alertname": case.alert, "exp_alerts": expected(case.alert, firings)}
         for at, firings in case.fires
     ]
@@ -123,8 +125,6 @@ def promtool_test(case: Case, rules: Sequence[Rule]) -> dict[str, Any]:
         "input_series": write_series(read_by(rules, case.series), samples),
         "alert_rule_test": checks,
     }
-
-
 
 
 def record_test(world: World, rules: Sequence[Rule]) -> dict[str, Any]:
@@ -212,7 +212,6 @@ def committed() -> dict[str, str]:
     by_eval: dict[str, list[World]] = {}
     for world in worlds():
         by_eval.setdefault(world.evaluation, []).append(world)
-    recordings = closure(rules, [rule["record"] for rule in rules if "record" in rule])
     for evaluation, some_worlds in by_eval.items():
         names = [q.name for world in some_worlds for q in world.questions]
         needed = closure(rules, dict.fromkeys(one for name in names for one in NAME.findall(name)))

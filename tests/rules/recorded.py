@@ -304,9 +304,7 @@ def odd() -> World:
         return [(of("a", "chat", scenario="short"), value)]
 
     questions = [
-        Question(
-            "server:vllmeter_run_active:max", at, [(of("a", "chat"), 1), (of("a", "embed"), 1)]
-        ),
+        Question("server:vllmeter_run_active:max", at, [(of("a", "chat"), 1), (of("a", "embed"), 1)]),
         Question("server_scenario:vllmeter_ttft_seconds:mean_per_baseline_ratio_rate1m", at, scenario(1.25)),
         Question("server_scenario:vllmeter_generation_tokens:per_baseline_ratio_rate1m", at, scenario(1.25)),
         Question("server_scenario:vllmeter_e2e_latency_seconds:mean_per_baseline_ratio_rate1m", at, NOTHING),
@@ -339,9 +337,7 @@ def odd() -> World:
                 ("time_per_output_token_seconds", 0.021),
             )
         ),
-        Question(
-            'server:vllmeter_ttft_seconds:share_over_rate1m{le="10.0"}', at, every(0, le="10.0")
-        ),
+        Question('server:vllmeter_ttft_seconds:share_over_rate1m{le="10.0"}', at, every(0, le="10.0")),
         Question("server:vllmeter_ttft_over_objective:rate5m", at, [(chat, 0), (embed, 0.002), (far, 0.002)]),
         Question(
             "server_gpu:vllmeter_gpu_memory_used_bytes:max",

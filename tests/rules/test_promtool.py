@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 import pytest
+
 from rules.cases import all_cases
 from rules.mutation import ACCEPTED, Judge, Mutant, all_mutants, of_expression
 from rules.promtool_files import NAME, ROOT, closure, in_groups, load_rules, rule_name
@@ -32,9 +33,7 @@ def with_marks(values: Sequence[object], ids: Sequence[str]) -> list[object]:
 @pytest.mark.parametrize("path", with_marks(FILES, [path.name for path in FILES]))
 def test_promtool_accepts_the_rules(path: object) -> None:
     """Every test file passes under the promtool of this machine (both major versions run in scripts/test)."""
-    done = subprocess.run(
-        [str(PROMTOOL), "test", "rules", str(path)], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([str(PROMTOOL), "test", "rules", str(path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[:4000]
 
 
@@ -150,5 +149,7 @@ def test_closure_is_in_order() -> None:
         "server:vllmeter_ttft_seconds:mean_rate1m"
     )
     assert names[-1] == "VllmeterTtftAboveBaseline"
-    intervals = [group.get("interval") for group in in_groups(closure(RULES, ["VllmeterTtftObjectiveBurnFast"]))["groups"]]
+    intervals = [
+        group.get("interval") for group in in_groups(closure(RULES, ["VllmeterTtftObjectiveBurnFast"]))["groups"]
+    ]
     assert "1m" in intervals

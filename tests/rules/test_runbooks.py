@@ -7,9 +7,9 @@ from pathlib import Path
 
 import promql_parser as pq
 import pytest
+
 from rules.labels import Labels
 from rules.promtool_files import ROOT, load_rules
-
 from vllmeter.memory.serve_flags import OPTIONS
 
 RULES = load_rules()
