@@ -26,7 +26,8 @@ def main() -> int:
     words = answer.split(None, 2)
     if words[1:2] == [b"200"]:
         return 0
-    sys.stdout.write(answer.partition(b"\r\n\r\n")[2].decode("utf-8", "replace").strip() or f"{address}: no HTTP answer")
+    said = answer.partition(b"\r\n\r\n")[2].decode("utf-8", "replace").strip()
+    sys.stdout.write(said or f"{address}: no HTTP answer")
     return 1
 
 

@@ -1,4 +1,4 @@
-"""One bounded GET of a JSON document for discovery: size, time and where it may lead are limited."""
+"""Bounded GETs of JSON documents for discovery: size, time and where they may lead are limited."""
 
 from __future__ import annotations
 
@@ -28,89 +28,125 @@ class StatusError(DiscoveryError):
         self.status = status
 
 
-def fetch_json(
-    session: requests.Session,
-    url: str,
-    *,
-    most_bytes: int,
-    headers: Mapping[str, str] | None = None,
-    params: Mapping[str, str] | None = None,
-    verify: str | bool = True,
-    total: float = TOTAL_SECONDS,
-) -> Any:
-    """The document at ``url``.  Redirects are followed on the same host and port only, and never from https to http.
+class JsonClient:
+    """Asks one place.  An exchange that drips (each byte starts a read timeout anew) is left after the total time."""
 
-    :raises DiscoveryError: no answer in time, another status, too large, no JSON
-    """
-    deadline = time.monotonic() + total
-    where = url
-    query: Mapping[str, str] | None = params
-    for _ in range(_REDIRECTS + 1):
-        answer = _get(session, where, headers or {}, query, verify)
+    def __init__(self) -> None:
+        self._session = requests.Session()
+        # Lists and API servers of this host's network: never through a proxy, never with credentials of a netrc.
+        self._session.trust_env = False
+        self._pending: threading.Thread | None = None
+
+    def get(
+        self,
+        url: str,
+        *,
+        most_bytes: int,
+        headers: Mapping[str, str] | None = None,
+        params: Mapping[str, str] | None = None,
+        verify: str | bool = True,
+    ) -> Any:
+        """The document at ``url``.  Redirects are followed on the same scheme, host and port only.
+
+        :raises DiscoveryError: no answer in time, another status, too large, no JSON
+        """
+        if self._pending is not None and self._pending.is_alive():
+            raise DiscoveryError(f"{url}: the last answer is still not complete")
+        exchange = _Exchange(self._session, url, most_bytes, headers or {}, params, verify)
+        self._pending = threading.Thread(target=exchange.run, name="discovery-fetch", daemon=True)
+        self._pending.start()
+        self._pending.join(TOTAL_SECONDS)
+        if self._pending.is_alive():
+            exchange.end()
+            raise DiscoveryError(f"{url}: the answer is not complete in time")
+        if exchange.error is not None:
+            raise exchange.error
+        return exchange.document
+
+
+class _Exchange:
+    """One GET with its redirects, in a thread of its own."""
+
+    def __init__(
+        self,
+        session: requests.Session,
+        url: str,
+        most: int,
+        headers: Mapping[str, str],
+        params: Mapping[str, str] | None,
+        verify: str | bool,
+    ) -> None:
+        self._session = session
+        self._url = url
+        self._most = most
+        self._headers = {"Accept": "application/json", "User-Agent": f"vllmeter/{__version__}", **headers}
+        self._params = params
+        self._verify = verify
+        self._late = False
+        self.document: Any = None
+        self.error: DiscoveryError | None = None
+
+    def run(self) -> None:
         try:
-            if answer.is_redirect:
-                target = urljoin(where, answer.headers.get("location", ""))
-                if urlsplit(target)[:2] != urlsplit(where)[:2]:
-                    raise DiscoveryError(f"{url}: leads to {target[:100]}; only the same host is followed")
-                where, query = target, None
-                continue
-            if answer.status_code != 200:
-                raise StatusError(f"{url}: answers HTTP {answer.status_code}", answer.status_code)
-            return _document(url, _body(url, answer, deadline, most_bytes))
-        finally:
-            answer.close()
-    raise DiscoveryError(f"{url}: more than {_REDIRECTS} redirects")
+            self.document = self._follow()
+        except DiscoveryError as error:
+            self.error = error
+        except Exception as error:  # noqa: BLE001 - whatever an odd answer does, it is told as a reason
+            self.error = DiscoveryError(f"{self._url}: {_reason(error)}")
 
+    def end(self) -> None:
+        """Nobody waits any more: the loop over the body sees it with its next piece."""
+        self._late = True
 
-def _get(
-    session: requests.Session,
-    url: str,
-    headers: Mapping[str, str],
-    params: Mapping[str, str] | None,
-    verify: str | bool,
-) -> requests.Response:
-    try:
-        return session.get(
-            url,
-            headers={"Accept": "application/json", "User-Agent": f"vllmeter/{__version__}", **headers},
-            params=params,
-            timeout=(CONNECT_SECONDS, READ_SECONDS),
-            allow_redirects=False,
-            stream=True,
-            verify=verify,
-        )
-    except requests.Timeout:
-        raise DiscoveryError(f"{url}: no answer in time") from None
-    except (requests.RequestException, OSError, ValueError) as error:
-        raise DiscoveryError(f"{url}: {_reason(error)}") from None
+    def _follow(self) -> Any:
+        where, params = self._url, self._params
+        for _ in range(_REDIRECTS + 1):
+            answer = self._ask(where, params)
+            try:
+                if answer.is_redirect:
+                    target = urljoin(where, answer.headers.get("location", ""))
+                    if urlsplit(target)[:2] != urlsplit(where)[:2]:
+                        raise DiscoveryError(f"{self._url}: leads to {target[:100]}; only the same host is followed")
+                    where, params = target, None
+                    continue
+                if answer.status_code != 200:
+                    raise StatusError(f"{self._url}: answers HTTP {answer.status_code}", answer.status_code)
+                return self._parse(self._body(answer))
+            finally:
+                answer.close()
+        raise DiscoveryError(f"{self._url}: more than {_REDIRECTS} redirects")
 
+    def _ask(self, url: str, params: Mapping[str, str] | None) -> requests.Response:
+        try:
+            return self._session.get(
+                url,
+                headers=self._headers,
+                params=params,
+                timeout=(CONNECT_SECONDS, READ_SECONDS),
+                allow_redirects=False,
+                stream=True,
+                verify=self._verify,
+            )
+        except requests.Timeout:
+            raise DiscoveryError(f"{self._url}: no answer in time") from None
 
-def _body(url: str, answer: requests.Response, deadline: float, most: int) -> bytes:
-    """The whole body; a watch ends an answer that drips, since each piece starts the read timeout anew."""
-    body = bytearray()
-    watch = threading.Timer(max(0.0, deadline - time.monotonic()), answer.raw.close)
-    watch.daemon = True
-    watch.start()
-    try:
-        for piece in answer.iter_content(65536):
+    def _body(self, answer: requests.Response) -> bytes:
+        body = bytearray()
+        begun = time.monotonic()
+        # Small pieces: a piece is waited for until it is full, and only between two of them the time is looked at.
+        for piece in answer.iter_content(4096):
             body += piece
-            if len(body) > most:
-                raise DiscoveryError(f"{url}: the answer is larger than {most >> 20} MiB")
-            if time.monotonic() > deadline:
-                raise DiscoveryError(f"{url}: the answer is not complete in time")
-    except (requests.RequestException, OSError, ValueError, AttributeError) as error:
-        late = time.monotonic() >= deadline
-        raise DiscoveryError(f"{url}: {'the answer is not complete in time' if late else _reason(error)}") from None
-    finally:
-        watch.cancel()
-    return bytes(body)
+            if len(body) > self._most:
+                raise DiscoveryError(f"{self._url}: the answer is larger than {self._most >> 20} MiB")
+            if self._late or time.monotonic() - begun > TOTAL_SECONDS:
+                raise DiscoveryError(f"{self._url}: the answer is not complete in time")
+        return bytes(body)
 
-
-def _document(url: str, body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        raise DiscoveryError(f"{url}: the answer is no JSON") from None
+    def _parse(self, body: bytes) -> Any:
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError):
+            raise DiscoveryError(f"{self._url}: the answer is no JSON") from None
 
 
 def _reason(error: Exception) -> str:
@@ -120,6 +156,7 @@ def _reason(error: Exception) -> str:
         ("Name or service not known", "the name does not resolve"),
         ("Temporary failure in name resolution", "the name cannot be resolved now"),
         ("CERTIFICATE_VERIFY_FAILED", "its certificate is not trusted"),
+        ("timed out", "no answer in time"),
     ):
         if sign in text:
             return words

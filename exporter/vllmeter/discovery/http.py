@@ -6,11 +6,9 @@ import logging
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-import requests
-
 from vllmeter.config.settings import HttpDiscovery as HttpSettings
 from vllmeter.config.settings import Server
-from vllmeter.discovery.fetch import fetch_json
+from vllmeter.discovery.fetch import JsonClient
 from vllmeter.discovery.source import DiscoveryError
 from vllmeter.discovery.targets import MOST_BYTES, ListError, Skips, parse_targets
 
@@ -25,8 +23,7 @@ class HttpDiscovery:
     def __init__(self, settings: HttpSettings) -> None:
         self.every = settings.every
         self._url = settings.url
-        self._session = requests.Session()
-        self._session.trust_env = False
+        self._client = JsonClient()
         self._skips = Skips()
 
     def find(self) -> Sequence[Server]:
@@ -37,7 +34,7 @@ class HttpDiscovery:
         if urlsplit(self._url).scheme not in ("http", "https"):
             raise DiscoveryError(f"discovery.http.url: {self._url!r} is no http:// or https:// address")
         headers = {"X-Prometheus-Refresh-Interval-Seconds": f"{self.every:g}"}
-        document = fetch_json(self._session, self._url, most_bytes=MOST_BYTES, headers=headers)
+        document = self._client.get(self._url, most_bytes=MOST_BYTES, headers=headers)
         try:
             targets = parse_targets(document)
         except ListError as error:

@@ -8,11 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import requests
-
 from vllmeter.config.settings import KubernetesDiscovery as KubernetesSettings
 from vllmeter.config.settings import Match, Server
-from vllmeter.discovery.fetch import StatusError, fetch_json
+from vllmeter.discovery.fetch import JsonClient, StatusError
 from vllmeter.discovery.source import DiscoveryError
 from vllmeter.discovery.targets import MOST_SERVERS, Skips, refused, server_name
 
@@ -46,8 +44,7 @@ class KubernetesDiscovery:
         self._environ = environ
         self._account = account
         self._api = api
-        self._session = requests.Session()
-        self._session.trust_env = False
+        self._client = JsonClient()
         self._skips = Skips()
 
     def find(self) -> Sequence[Server]:
@@ -94,8 +91,7 @@ class KubernetesDiscovery:
         pods: list[Any] = []
         for _ in range(_MOST_PAGES):
             try:
-                document = fetch_json(
-                    self._session,
+                document = self._client.get(
                     api + path,
                     most_bytes=_MOST_BYTES,
                     headers={"Authorization": f"Bearer {token}"},
