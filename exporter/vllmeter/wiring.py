@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -25,6 +24,9 @@ from vllmeter.gpu.source import GpuSource
 from vllmeter.host.logs import LogWatch
 from vllmeter.host.source import ProcessSource
 from vllmeter.render.metrics import render_metrics
+from vllmeter.runs.baseline import FILE as BASELINE_FILE
+from vllmeter.runs.baseline import load_baselines
+from vllmeter.runs.store import default_state_dir
 from vllmeter.sampler import HostSources, Sampler
 from vllmeter.snapshot import ConfigStatus, RunMark, Snapshot
 from vllmeter.store import Store
@@ -49,6 +51,9 @@ def build_sources(settings: Settings) -> HostSources:
     from vllmeter.host.docker import DockerReader
 
     return HostSources(gpu, processes, DockerReader(str(settings.docker.socket)).read)
+
+
+_BASELINE_EVERY = 2.0
 
 
 class Exporter:
@@ -78,6 +83,8 @@ class Exporter:
         self._registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=self._registry)
         self._started = False
+        self._stopping = threading.Event()
+        self._baselines_seen: tuple[float, int] | None = None
 
     # ------------------------------------------------------------------ life
 
@@ -86,11 +93,13 @@ class Exporter:
         self._load_baselines()
         self._started = True
         self._sampler.start()
+        threading.Thread(target=self._watch_baselines, name="baselines", daemon=True).start()
         self._follow_logs()
         self._logs.start()
 
     def stop(self) -> None:
         """Stops sampling; returns within a few seconds whatever a driver or a server does."""
+        self._stopping.set()
         self._logs.stop()
         self._sampler.stop()
 
@@ -202,9 +211,22 @@ class Exporter:
                 self.store.model_config(server.name, read_model_config(server.model_config_file))
 
     def _load_baselines(self) -> None:
-        from vllmeter.runs.baseline import load_baselines
-
+        self._baselines_seen = _stamp(self._state_dir / BASELINE_FILE)
         self.store.baselines = load_baselines(self._state_dir)
+
+    def _watch_baselines(self) -> None:
+        """`vllmeter baseline set` in another process shows within seconds, without a reload."""
+        while not self._stopping.wait(_BASELINE_EVERY):
+            if _stamp(self._state_dir / BASELINE_FILE) != self._baselines_seen:
+                self._load_baselines()
+
+
+def _stamp(path: Path) -> tuple[float, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime, status.st_ino
 
 
 def read_model_config(path: Path) -> dict[str, Any] | None:
@@ -218,11 +240,8 @@ def read_model_config(path: Path) -> dict[str, Any] | None:
 
 
 def state_directory(settings: Settings) -> Path:
-    """Where runs and baselines are kept: the setting, else the user's state folder (XDG)."""
-    if settings.state_dir is not None:
-        return settings.state_dir
-    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(base) / "vllmeter"
+    """Where runs and baselines are kept: the setting, else what the run commands use by default."""
+    return settings.state_dir if settings.state_dir is not None else default_state_dir()
 
 
 def build_discovery(settings: Settings) -> list[DiscoverySource]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -119,3 +120,26 @@ def _quiet(url: str) -> str:
         return get(url)
     except OSError:
         return ""
+
+
+def test_a_baseline_set_meanwhile_shows_without_a_reload(tmp_path: Path) -> None:
+    """`vllmeter baseline set` runs in another process; the exporter sees the new file within seconds."""
+    from vllmeter.runs.baseline import FILE
+
+    port = free_port()
+    config = tmp_path / "vllmeter.yaml"
+    state = tmp_path / "state"
+    config.write_text(
+        f"state_dir: {state}\nnvml: {{enabled: false}}\nservers:\n  - {{name: chat, url: 'http://127.0.0.1:9'}}\n",
+        encoding="utf-8",
+    )
+    with exporter(config, tmp_path / "exporter.log", port):
+        base = f"http://127.0.0.1:{port}/metrics"
+        assert "vllmeter_baseline_info" not in get(base)
+        state.mkdir()
+        stored = {
+            "schema": 1,
+            "baselines": [{"server": "chat", "scenario": "long", "run": "r1", "recorded": 1.0, "ttft": {"mean": 0.1}}],
+        }
+        (state / FILE).write_text(json.dumps(stored), encoding="utf-8")
+        wait_until(lambda: 'vllmeter_baseline_info{server="chat"' in get(base), 10, "the baseline")

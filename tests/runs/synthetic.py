@@ -177,7 +177,7 @@ def add_sweep(
     """Interleaved repetitions: ``effects[candidate][scenario]`` is the factor on the median TTFT."""
     position = 0
     for repetition in range(1, repeat + 1):
-        order = list(effects) if repetition % 2 else list(reversed(effects))
+        order = list(effects) if repetition % 2 else list(effects)[::-1]
         for name in order:
             for scenario, factor in effects[name].items():
                 base = {"short": 0.08, "medium": 0.15, "long": 0.4}.get(scenario, 0.1)

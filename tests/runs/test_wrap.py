@@ -143,11 +143,9 @@ def test_a_server_that_goes_away_makes_the_run_invalid(store: RunStore) -> None:
     """Also when it never comes back."""
 
     def go(number: int, chat: ServerSample) -> ServerSample:
-        return (
-            chat
-            if number < 4
-            else ServerSample(None, "gone", config=dataclasses.replace(chat.config, start_timestamp=None))
-        )  # type: ignore[arg-type]
+        assert chat.config is not None
+        gone = ServerSample(None, "gone", config=dataclasses.replace(chat.config, start_timestamp=None))
+        return chat if number < 4 else gone
 
     outcome = record(plan("import time; time.sleep(0.4)"), store, Source(go))
     assert outcome.run.invalid == ("chat went away during the run",)
