@@ -335,7 +335,7 @@ def read_compose(
         environment = _environment(service, read, notes, service_name)
         command = _command(service, image, environment, f"{name}: services.{service_name}", config_loader)
         if command is None:
-            if re.search(r"(^|/)vllmeter(:|@|$)", image):
+            if _is_exporter(service, image, profiles):
                 exporters.append((service_name, service.get("pid") == "host"))
             continue
         tag = image.rpartition(":")[2] if ":" in image.rpartition("/")[2] else ""
@@ -387,6 +387,15 @@ def read_compose(
                 )
             )
     return ComposeFile(tuple(found), title, tuple(notes), tuple(findings), tuple(names.missing))
+
+
+def _is_exporter(service: Mapping[str, Any], image: str, active: Sequence[str]) -> bool:
+    """Our image, running what it runs by default or `serve`, in a profile that is active."""
+    own = service.get("profiles") or ()
+    if not re.search(r"(^|/)vllmeter(:|@|$)", image) or service.get("entrypoint") or (own and not {*own} & {*active}):
+        return False
+    words = service.get("command") or ["serve"]
+    return (words.split() if isinstance(words, str) else [str(word) for word in words])[:1] == ["serve"]
 
 
 def _command(
