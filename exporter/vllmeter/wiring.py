@@ -109,9 +109,9 @@ class Exporter:
         """The newest snapshot."""
         return self.store.snapshot(time.monotonic(), time.time())
 
-    def metrics(self, *, openmetrics: bool) -> bytes:
-        """The ``/metrics`` body."""
-        return self._bodies.get(openmetrics)
+    def metrics(self, *, openmetrics: bool, packed: bool = False) -> bytes:
+        """The ``/metrics`` body, ``packed``: as gzip."""
+        return self._bodies.get(openmetrics, packed=packed)
 
     def _render(self, openmetrics: bool) -> bytes:
         return render_metrics(

@@ -233,7 +233,7 @@ def latencies(port: int, path: str, rate: float, seconds: float, connections: in
         while turn / rate < seconds:
             due = begin + turn / rate
             time.sleep(max(0.0, due - time.monotonic()))
-            connection.request("GET", path)
+            connection.request("GET", path, headers={"Accept-Encoding": "gzip"})  # as Prometheus asks
             answer = connection.getresponse()
             answer.read()
             assert answer.status == 200, f"HTTP {answer.status}"

@@ -7,6 +7,7 @@ attribution, budgets, joining, rendering and the web side are the real ones.
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import Mapping
 from typing import Any
 
@@ -107,9 +108,10 @@ class Stepper:
         """The snapshot of the present moment."""
         return self.store.snapshot(self.at, self.wall, max_age=0.0)
 
-    def metrics(self, *, openmetrics: bool) -> bytes:
+    def metrics(self, *, openmetrics: bool, packed: bool = False) -> bytes:
         """The body, without this process's own families."""
-        return render_metrics(self.snapshot(), self.store.blocks(), openmetrics=openmetrics)
+        body = render_metrics(self.snapshot(), self.store.blocks(), openmetrics=openmetrics)
+        return gzip.compress(body, 1, mtime=0) if packed else body
 
     def settings(self) -> Settings:
         """As given."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 import time
 
@@ -77,3 +78,16 @@ def test_whoever_waited_while_a_body_was_made_gets_that_one() -> None:
     for thread in threads:
         thread.join(5)
     assert got == [b"text 1"] * 8
+
+
+def test_a_packed_body_holds_the_same_text() -> None:
+    """Gzip is made once per body, only when somebody wants it, and also ahead for those who wanted it before."""
+    maker = Maker(5 * DEAR)
+    bodies = Bodies(maker.render, maker.clock)
+    assert bodies.get(False) == b"text 1"
+    packed = bodies.get(False, packed=True)
+    assert gzip.decompress(packed) == b"text 1"
+    assert bodies.get(False, packed=True) is packed
+    maker.now += OLDEST
+    assert gzip.decompress(bodies.get(False, packed=True)) == b"text 2"
+    assert bodies.get(False) == b"text 2"

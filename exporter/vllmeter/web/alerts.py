@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-import requests
-
 EVERY: Final = 15.0
 TIMEOUT: Final = 3.0
 MOST_BYTES: Final = 2 << 20
@@ -31,6 +29,8 @@ class AlertSource:
 
     def ask(self, url: str, now: float) -> None:
         """Asks Prometheus.  Never raises: what went wrong is part of the document."""
+        import requests  # not before somebody looks: megabytes that a plain exporter does without
+
         self._url, self._asked = url, now
         try:
             self._document = {"reachable": True, "reason": None, **firing(_fetch(url))}
@@ -48,6 +48,8 @@ def _short(error: Exception) -> str:
 
 
 def _fetch(url: str) -> Any:
+    import requests
+
     with requests.Session() as session:
         session.trust_env = False  # the address is the user's own: no proxy in between
         with session.get(f"{url.rstrip('/')}/api/v1/alerts", timeout=TIMEOUT, stream=True) as answer:

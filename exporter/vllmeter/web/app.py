@@ -43,8 +43,8 @@ class Service(Protocol):
     def snapshot(self) -> Snapshot:
         """The newest snapshot."""
 
-    def metrics(self, *, openmetrics: bool) -> bytes:
-        """The ``/metrics`` body."""
+    def metrics(self, *, openmetrics: bool, packed: bool = False) -> bytes:
+        """The ``/metrics`` body, ``packed``: as gzip."""
 
     def settings(self) -> Settings:
         """The settings in force, discovered servers included."""
@@ -82,6 +82,15 @@ def wants_openmetrics(accept: str) -> bool:
         elif kind in ("text/plain", "text/*", "*/*"):
             best["plain"] = max(best["plain"], quality)
     return best["openmetrics"] > best["plain"]
+
+
+def accepts_gzip(encodings: str) -> bool:
+    """True when the Accept-Encoding header allows gzip by name (Prometheus asks so)."""
+    for item in encodings.lower().split(","):
+        name, _, parameters = item.partition(";")
+        if name.strip() == "gzip":
+            return parameters.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False
 
 
 def discovery_targets(settings: Settings, *, same_host: bool) -> list[dict[str, Any]]:
@@ -134,10 +143,11 @@ def create_app(service: Service) -> FastAPI:
     def metrics(request: Request) -> Response:
         """Prometheus metrics: text 0.0.4, or OpenMetrics 1.0 where the Accept header prefers it."""
         openmetrics = wants_openmetrics(request.headers.get("accept", ""))
-        return Response(
-            service.metrics(openmetrics=openmetrics),
-            headers={"Content-Type": OPENMETRICS if openmetrics else CLASSIC, "Vary": "Accept"},
-        )
+        packed = accepts_gzip(request.headers.get("accept-encoding", ""))
+        headers = {"Content-Type": OPENMETRICS if openmetrics else CLASSIC, "Vary": "Accept, Accept-Encoding"}
+        if packed:
+            headers["Content-Encoding"] = "gzip"
+        return Response(service.metrics(openmetrics=openmetrics, packed=packed), headers=headers)
 
     @app.get("/snapshot.json", response_class=Response)
     def snapshot(readings: bool = True) -> Response:

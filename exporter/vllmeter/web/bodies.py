@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -16,11 +17,17 @@ DEAR: Final = 0.02
 """A rendering that takes longer than this many seconds (some fifty servers) is made beside the requests."""
 
 
-@dataclass(frozen=True, slots=True)
+LEVEL: Final = 1
+"""zlib level: a body becomes some fifteen times smaller; higher levels gain little and cost several times as much."""
+
+
+@dataclass(slots=True)
 class _Body:
     at: float
-    text: bytes
     took: float
+    text: bytes
+    packed: bytes | None = None
+    """the text as gzip, once somebody wanted it"""
 
 
 class Bodies:
@@ -38,31 +45,51 @@ class Bodies:
         self._ready: dict[bool, _Body] = {}
         self._successor: dict[bool, threading.Thread] = {}
 
-    def get(self, openmetrics: bool) -> bytes:
-        """The body in one of the two formats."""
+    def get(self, openmetrics: bool, *, packed: bool = False) -> bytes:
+        """The body in one of the two formats, ``packed``: as gzip."""
+        body = self._current(openmetrics, packed)
+        if not packed:
+            return body.text
+        if body.packed is None:
+            with self._lock:
+                if body.packed is None:
+                    body.packed = _gzip(body.text)
+        return body.packed
+
+    def _current(self, openmetrics: bool, packed: bool) -> _Body:
         body = self._ready.get(openmetrics)
         if body is not None:
             age = self._clock() - body.at
             if age < max(FRESH, 3 * body.took):
-                return body.text
+                return body
             if age < OLDEST and body.took > DEAR:
                 self._renew(openmetrics)
-                return body.text
-        return self._make(openmetrics, asked=self._clock()).text
+                return body
+        return self._make(openmetrics, self._clock(), packed)
 
     def _renew(self, openmetrics: bool) -> None:
         running = self._successor.get(openmetrics)
         if running is None or not running.is_alive():
-            thread = threading.Thread(target=self._make, args=(openmetrics, self._clock()), name="render", daemon=True)
-            self._successor[openmetrics] = thread
-            thread.start()
+            packed = self._ready[openmetrics].packed is not None
+            made = threading.Thread(
+                target=self._make, args=(openmetrics, self._clock(), packed), name="render", daemon=True
+            )
+            self._successor[openmetrics] = made
+            made.start()
 
-    def _make(self, openmetrics: bool, asked: float) -> _Body:
+    def _make(self, openmetrics: bool, asked: float, packed: bool) -> _Body:
         with self._lock:
             ready = self._ready.get(openmetrics)
             if ready is not None and ready.at >= asked:
                 return ready  # made while we waited
             begun = self._clock()
             text = self._render(openmetrics)
-            made = self._ready[openmetrics] = _Body(begun, text, self._clock() - begun)
+            zipped = _gzip(text) if packed else None
+            made = self._ready[openmetrics] = _Body(begun, self._clock() - begun, text, zipped)
             return made
+
+
+def _gzip(text: bytes) -> bytes:
+    """One gzip member without a time: equal texts give equal bytes."""
+    packer = zlib.compressobj(LEVEL, zlib.DEFLATED, 31)
+    return packer.compress(text) + packer.flush()
