@@ -16,8 +16,6 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-if str(HERE) not in sys.path:
-    sys.path.insert(0, str(HERE))
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 

@@ -1,8 +1,8 @@
 """Fills variables and macros into a dashboard's queries as Grafana does: for preview.py and for the tests.
 
-What is imitated: order of variables, ``label_values`` and ``query_result``, the regular expression of a variable with its
-named groups, All, escaping for regular expressions, rows repeated by a variable, ``$__rate_interval``, ``$__interval`` and
-``$__range``.  Not imitated: ad-hoc filters, nested variables inside names, data links.
+What is imitated: order of variables, ``label_values`` and ``query_result``, the regular expression of a variable with
+its named groups, All, escaping for regular expressions, rows repeated by a variable, ``$__rate_interval``,
+``$__interval`` and ``$__range``.  Not imitated: ad-hoc filters, nested variables inside names, data links.
 """
 
 from __future__ import annotations
@@ -91,15 +91,21 @@ class Filled:
     queries: list[tuple[str, str]] = field(default_factory=list)
     """variable, query as it was sent"""
 
-    def into(self, text: str, scoped: Mapping[str, Value] | None = None, *, words: bool = False) -> str:
-        """``text`` with every variable and macro replaced; unknown names stay.  ``words``: for titles."""
+    def into(
+        self, text: str, scoped: Mapping[str, Value] | None = None, *, words: bool = False, macros: bool = True
+    ) -> str:
+        """``text`` with every variable replaced; unknown names stay.
+
+        :param words: texts instead of values, for titles
+        :param macros: also ``$__rate_interval`` and the like (Grafana's own query endpoint fills them in itself)
+        """
         known = {**self.values, **(scoped or {})}
-        macros = self.view.macros
+        times = self.view.macros if macros else {}
 
         def one(match: re.Match[str]) -> str:
             name = match[1] or match[2] or match[4]
-            if name in macros:
-                return macros[name]
+            if name in times:
+                return times[name]
             if name not in known:
                 return match[0]
             return known[name].text if words else known[name].raw
@@ -161,8 +167,14 @@ def _sorted(options: list[tuple[str, str]], how: int) -> list[tuple[str, str]]:
     if how in (1, 2):
         return sorted(options, reverse=how == 2)
     if how in (3, 4):
-        return sorted(options, key=lambda option: float(option[0]), reverse=how == 4)
+        return sorted(options, key=_numeric, reverse=how == 4)
     return options
+
+
+def _numeric(option: tuple[str, str]) -> float:
+    """As Grafana sorts: by the first number in the text; without one, last."""
+    match = re.search(r"-?\d+(?:\.\d+)?", option[0])
+    return float(match[0]) if match else float("inf")
 
 
 def fill(dashboard: Mapping[str, Any], source: Source, view: View, chosen: Mapping[str, str] | None = None) -> Filled:

@@ -31,12 +31,13 @@ ORANGE: Final = "#E69F00"
 PURPLE: Final = "#CC79A7"
 GREEN: Final = "#009E73"
 BLUE: Final = "#3274D9"
+VIOLET: Final = "#9050DD"
 VERMILLION: Final = "#D55E00"
 YELLOW: Final = "#F0E442"
 GREY: Final = "#8E8E8E"
 PALE: Final = "#C4C4C4"
 
-SERVER_PALETTE: Final = (SKY, ORANGE, PURPLE, GREEN, BLUE, VERMILLION, YELLOW)
+SERVER_PALETTE: Final = (SKY, ORANGE, PURPLE, GREEN, VIOLET, VERMILLION, YELLOW)
 DEFAULT_SERVERS: Final = ("vllm-qwen3", "vllm-embed", "vllm-reranker", "vllm-chat", "vllm-m3")
 """Names of compose.yaml, of the demo and of the examples; ``build.py --servers`` takes others.
 

@@ -51,14 +51,14 @@ def _both(make: object, suffix: str = "") -> list[Query]:
 
 def _facts() -> list[Item]:
     out = []
-    for letter in _RUN:
+    for letter, variable in _RUN.items():
         small = letter.lower()
         out.append(
             stat(
                 f"Run {letter}",
                 f"The chosen run {letter}: its length, and when it started.",
                 [
-                    Query(f"vector($length_{small}) and on () ({_seen(letter)})", f"${_RUN[letter]}: length"),
+                    Query(f"vector($length_{small}) and on () ({_seen(letter)})", f"${variable}: length"),
                     Query(f"vector($start_{small} * 1000) and on () ({_seen(letter)})", "started"),
                 ],
                 unit="s",

@@ -163,18 +163,15 @@ def _servers() -> Item:
     used = f"sum by (job, instance, host, server) (max without (source) ({of('server_gpu_memory_used_bytes', by=SERVER_GPU)}))"
     latency = (
         "Latency of ${__value.text}",
-        "/d/vllmeter-latency?${__url_time_range}&${datasource:queryparam}&${job:queryparam}"
-        "&${host:queryparam}&var-server=${__value.raw}",
+        "/d/vllmeter-latency?${__url_time_range}&${datasource:queryparam}&${job:queryparam}&${host:queryparam}&var-server=${__value.raw}",
     )
     memory = (
         "Memory of this server",
-        "/d/vllmeter-memory?${__url_time_range}&${datasource:queryparam}&${job:queryparam}"
-        "&${host:queryparam}&var-server=${__data.fields.Server}",
+        "/d/vllmeter-memory?${__url_time_range}&${datasource:queryparam}&${job:queryparam}&${host:queryparam}&var-server=${__data.fields.Server}",
     )
     cache = (
         "Cache of this server",
-        "/d/vllmeter-cache?${__url_time_range}&${datasource:queryparam}&${job:queryparam}"
-        "&${host:queryparam}&var-server=${__data.fields.Server}",
+        "/d/vllmeter-cache?${__url_time_range}&${datasource:queryparam}&${job:queryparam}&${host:queryparam}&var-server=${__data.fields.Server}",
     )
     return table(
         "Servers",

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Draws a dashboard as one picture, from its JSON and a Prometheus: for contributors without Grafana.
 
-    grafana/source/preview.py DASHBOARD.json URL [--out FILE.png] [--from UNIX] [--to UNIX] [--set NAME=VALUE] [--step SECONDS]
+    grafana/source/preview.py DASHBOARD.json URL [--out FILE.png] [--from UNIX] [--to UNIX] [--set NAME=VALUE]
 
-Shows layout, series, colours, legends, units, thresholds, tables and texts as Grafana would, near enough to judge whether a page
-can be understood.  It is no replacement for looking at Grafana: interaction, exact fonts and axis choices differ.
+Shows layout, series, colours, legends, units, thresholds, tables and texts as Grafana would, near enough to judge
+whether a page can be understood.  It is no replacement for looking at Grafana: interaction, exact fonts and axis
+choices differ.
 """
 
 from __future__ import annotations
@@ -12,25 +13,16 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-if str(HERE) not in sys.path:
-    sys.path.insert(0, str(HERE))
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
-import matplotlib as mpl  # noqa: E402
-
-mpl.use("Agg")
-
-import matplotlib.pyplot as plt  # noqa: E402
-from matplotlib.patches import Rectangle  # noqa: E402
-
-import fill_in  # noqa: E402
-import preview_panels  # noqa: E402
+import fill_in
+import preview_panels
 
 WIDTH = 1366
 """Pixels: the narrowest screen that the dashboards are made for."""
@@ -43,7 +35,7 @@ def draw(dashboard: Mapping[str, Any], source: fill_in.Source, filled: fill_in.F
     """PNG of the whole dashboard."""
     placed = list(fill_in.unrolled(dashboard, filled))
     height = HEAD + max(p.y + p.h for p in placed) * UNIT + GAP
-    figure = plt.figure(figsize=(WIDTH / DPI, height / DPI), dpi=DPI, facecolor=preview_panels.PAGE)
+    figure = Figure(figsize=(WIDTH / DPI, height / DPI), dpi=DPI, facecolor=preview_panels.PAGE)
     _head(figure, dashboard, filled, height)
     events = preview_panels.events(dashboard, source, filled)
     column = (WIDTH - 2 * GAP) / 24
@@ -79,7 +71,6 @@ def draw(dashboard: Mapping[str, Any], source: fill_in.Source, filled: fill_in.F
         preview_panels.draw_panel(frame, p, source, filled, events)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=DPI, facecolor=figure.get_facecolor())
-    plt.close(figure)
     return _small(buffer.getvalue())
 
 
@@ -125,17 +116,22 @@ def _head(figure: Any, dashboard: Mapping[str, Any], filled: fill_in.Filled, hei
         x += 30 + len(text) * 6.4
 
 
+LARGEST = 190_000
+"""Bytes: pictures live in the repository."""
+
+
 def _small(png: bytes) -> bytes:
-    """The same picture with at most 256 colours: pictures live in the repository."""
+    """The same picture with as many colours as fit into :data:`LARGEST` bytes."""
     from PIL import Image
 
-    image = (
-        Image.open(io.BytesIO(png))
-        .convert("RGB")
-        .quantize(colors=256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-    )
+    image = Image.open(io.BytesIO(png)).convert("RGB")
     out = io.BytesIO()
-    image.save(out, format="PNG", optimize=True)
+    for colours in (256, 160, 96, 48):
+        out = io.BytesIO()
+        few = image.quantize(colors=colours, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+        few.save(out, format="PNG", optimize=True)
+        if out.tell() <= LARGEST:
+            break
     return out.getvalue()
 
 

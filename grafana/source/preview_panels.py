@@ -302,6 +302,11 @@ def _one_line(axes: Any, line: Line, lines: Sequence[Line], base: dict[str, np.n
 
 def _axis(axes: Any, lines: Sequence[Line], defaults: Mapping[str, Any], base: Mapping[str, np.ndarray]) -> None:
     unit, decimals = lines[0].style["unit"], lines[0].style.get("decimals")
+    if (lines[0].style.get("custom.scaleDistribution") or {}).get("type") == "log":
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda value, _: shown(value, unit, decimals))
+        axes.minorticks_off()
+        return
     top = max(
         [line.peak for line in lines if not math.isnan(line.peak)] + [float(np.max(b)) for b in base.values()] + [0.0]
     )

@@ -1,5 +1,7 @@
 """Panels that more than one dashboard shows."""
 
+# ruff: noqa: E501 - a text of a panel or a query is one line
+
 from __future__ import annotations
 
 import house

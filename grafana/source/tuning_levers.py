@@ -13,6 +13,7 @@ from shared_panels import FROM_EXPORTER, kv_peak
 
 _HEIGHT = 8
 _COMPUTED = 'source="local_compute"'
+_NO_BLOCKS = 'reason="capacity"'
 _GRAPHS = 'part="cuda_graphs"'
 _WEIGHTS = 'part="weights"'
 _CAPACITY = f"max without (source) ({of('kv_cache_capacity_tokens')})"
@@ -26,7 +27,7 @@ def _lever(title: str, text: str, settings: str, panels: list[Item], extra: list
         "Set to",
         "Effective value now, and where it was read (label = the server says it, command = its command line, log = its start-up log).",
         [Query(by_server(of("server_setting_info", names), "setting", "value"))],
-        [Column("server", "Server", width=95), Column("setting", "Setting"), Column("value", "Value", width=76)],
+        [Column("server", "Server", width=88), Column("setting", "Setting"), Column("value", "Value", width=66)],
         no_data="the flag is at vLLM's default, which the server does not report, or its command line is not visible.",
         width=6,
         height=_HEIGHT,
@@ -66,6 +67,7 @@ def _batched_tokens() -> Section:
                 ],
                 unit="short",
                 no_data="The engine made no step in the interval, or vLLM gives no iteration_tokens.",
+                log=True,
                 width=7,
                 height=_HEIGHT,
                 looks=(Look("/ p95$/", dashed=True, width=1),),
@@ -106,9 +108,12 @@ def _num_seqs() -> Section:
             ),
             series(
                 "Waiting, by reason",
-                "capacity: no free KV blocks. deferred: held back by the scheduler for other reasons. Neither, while requests wait: the limit.",
+                "Solid: requests that wait because no KV blocks are free (capacity). Dashed: all waiting requests; what lies between waits for other reasons, the limit first of all.",
                 [
-                    Query(f"sum without (engine) ({of('requests_waiting_by_reason')})", LEGEND + " {{reason}}"),
+                    Query(
+                        f"sum without (engine, reason) ({of('requests_waiting_by_reason', _NO_BLOCKS)})",
+                        LEGEND + " capacity",
+                    ),
                     Query(f"sum without (engine) ({of('requests_waiting')})", LEGEND + " all"),
                 ],
                 unit="short",
@@ -116,7 +121,7 @@ def _num_seqs() -> Section:
                 no_data="vLLM before 0.20 does not say why a request waits.",
                 width=7,
                 height=_HEIGHT,
-                looks=(Look("/ deferred$/", dashed=True, width=1), Look("/ all$/", points=True)),
+                looks=(Look("/ all$/", dashed=True, width=1),),
             ),
         ],
     )
@@ -144,6 +149,7 @@ def _capacity() -> Section:
                 unit="short",
                 decimals=0,
                 no_data="Needs the capacity (vLLM 0.24, or its start-up log: log: in vllmeter.yaml) and finished requests.",
+                log=True,
                 width=7,
                 height=_HEIGHT,
                 looks=(Look("/ running$/", dashed=True, width=1),),

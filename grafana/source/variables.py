@@ -1,5 +1,10 @@
-"""Variables of the dashboards.  All that filter are multi-valued; All is ``.*`` (every target has a job, so there ``.+``),
-so that an installation without the label ``host`` works too."""
+"""Variables of the dashboards.
+
+All that filter are multi-valued; All is ``.*`` (every target has a job, so there ``.+``), so that an installation
+without the label ``host`` works too.
+"""
+
+# ruff: noqa: E501 - a text of a panel or a query is one line
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""The recording as a Prometheus would hold it, without waiting: exporter stepped, rules and alerts evaluated, blocks written.
+"""The recording as a Prometheus would hold it, without waiting: exporter stepped, rules evaluated, blocks written.
 
-The exporter's own code makes every sample (:class:`fakes.stepper.Stepper`), as a scrape every :data:`SCRAPE` seconds would have
-read it.  promtool writes them as TSDB blocks.  A first Prometheus on these blocks evaluates the recording rules and alerts at
-every step; their results become blocks too.  Blocks hold no stale markers (a scrape would write them), so the servers run with a
-look-back shorter than one scrape and are asked at the moments of scrapes: what was absent is absent.
+The exporter's own code makes every sample (:class:`fakes.stepper.Stepper`), as a scrape every :data:`SCRAPE` seconds
+would have read it.  promtool writes them as TSDB blocks.  A first Prometheus on these blocks evaluates the recording
+rules and alerts at every step; their results become blocks too.  Blocks hold no stale markers (a scrape would write
+them), so the servers run with a look-back shorter than one scrape and are asked at the moments of scrapes: what was
+absent is absent.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def test_committed_files_are_current() -> None:
 
 
 def test_a_changed_file_is_noticed(tmp_path: Any) -> None:
-    """--check fails for a dashboard that was edited by hand, and names it; the build repairs it and leaves other files alone."""
+    """--check names a dashboard that was edited by hand; the build repairs it and leaves other files alone."""
     build = [sys.executable, str(SOURCE / "build.py"), "--out", str(tmp_path)]
     assert subprocess.run(build, capture_output=True, check=False).returncode == 0
     (tmp_path / "mine.json").write_text("{}")

@@ -35,15 +35,15 @@ RATES = frozenset({"rate", "increase", "irate"})
 
 FIXED_WINDOWS = {
     "tuning-levers / Requests that fit": "the mean length of requests needs several of them: 5 minutes at any zoom",
-    "exporter-health / Restarts and changed settings": "events are counted over 5 minutes, so that one can be seen at any zoom",
+    "exporter-health / Restarts and changed settings": "counted over 5 minutes, so that one event can be seen at any zoom",
     "exporter-health / NVML ticks dropped": "the same",
     "load-test / Difference, whole runs": "the window is the run",
 }
 """Where a range is not ``$__rate_interval``."""
 
 NO_RATE = {
-    "load-test / Difference, whole runs": "largest minus smallest value over the run, where no reset fell into it: exact, "
-    "while increase() extrapolates",
+    "load-test / Difference, whole runs": "largest minus smallest value over the run, where no reset fell into it: "
+    "exact, while increase() extrapolates",
 }
 """Where a counter is read without rate() or increase()."""
 

@@ -104,7 +104,7 @@ def _asked(world: World, name: str) -> Iterator[tuple[Any, dict[str, Any], str]]
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_query_answers(world: World, name: str) -> None:
-    """No error, and data wherever the recording has it; what has none is declared with its reason, and nothing more is."""
+    """No error, and data wherever the recording has it; what has none is declared with its reason."""
     rows = _rows(name)
     problems = []
     for placed, target, expr in _asked(world, name):
@@ -216,7 +216,7 @@ def test_one_server_can_be_chosen(world: World, name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_two_hosts_with_equal_names(fleet: World, name: str) -> None:
-    """Nothing is mixed up or refused: every query answers, both hosts are in it, and every drawn series has its own name."""
+    """Nothing is mixed up or refused: both hosts answer, and every drawn series has its own name."""
     legend = module("preview_panels").legend
 
     filled = fleet.filled(name)
@@ -266,7 +266,7 @@ def test_repeated_rows_unroll(world: World) -> None:
 
 
 def test_whole_run_difference_is_exact(world: World) -> None:
-    """The difference table gives what the counters say: 25 first tokens in 9.604 s for run A (a warm-up request included)."""
+    """The difference table gives what the counters say: for run A 25 first tokens (one is a warm-up request)."""
     filled = world.filled("load-test")
     panel = next(p for p in boards.panels("load-test") if p["title"] == "Difference, whole runs")
     rows = {
