@@ -410,7 +410,7 @@ min without (side) (
         "objective": (
             (
                 "The TTFT objective: requests above the bound, over windows from 5 minutes to 3 days. Long windows\n"
-                "are means of recorded rates, numerator and denominator apart, so that no rule reads days of raw buckets."
+                "are means of recorded rates, numerator and denominator apart: no rule reads days of raw buckets."
             ),
             [
                 Group(

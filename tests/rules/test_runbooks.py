@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import promql_parser as pq
 import pytest
@@ -21,15 +24,18 @@ OTHER_FLAGS = {
     # docker, py-spy, nvidia-smi, vllmeter and the generator of rules
     "--tail", "--gpu-reset", "--pid", "--verbose", "--duration", "--from-compose", "--job", "--output",
 }  # fmt: skip
-DASHBOARDS = (
-    "Overview",
-    "Latency & jitter",
-    "Memory & budgets",
-    "Cache & evictions",
-    "Load test",
-    "Tuning levers",
-    "Exporter health",
-)
+
+
+def panels(nodes: list[dict[str, Any]]) -> Iterator[str]:
+    for node in nodes:
+        yield str(node.get("title"))
+        yield from panels(node.get("panels", []))
+
+
+DASHBOARDS = {
+    board["uid"]: board
+    for board in (json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "grafana/dashboards").glob("*.json"))
+}
 
 
 def test_one_page_per_alert_and_one_alert_per_page() -> None:
@@ -51,13 +57,27 @@ def test_sections(page: Path) -> None:
 
 
 @every_page
-def test_diagnosis_names_query_dashboard_and_command(page: Path) -> None:
-    """Diagnosis starts from PromQL, a dashboard that exists, and our own command."""
+def test_diagnosis_names_query_panel_and_command(page: Path) -> None:
+    """Diagnosis starts from PromQL, from a panel of the dashboard that the alert links to, and from our own command."""
     diagnosis = page.read_text(encoding="utf-8").split("## Diagnosis")[1].split("## Mitigation")[0]
     assert "```promql" in diagnosis
     assert "vllmeter check" in diagnosis
-    named = re.findall(r"\*([A-Z][^*]+)\*", diagnosis)
-    assert any(one.split(" (")[0] in DASHBOARDS for one in named)
+    match = re.search(r"^Panel: \*(.+)\* on the dashboard \*(.+)\*\.$", diagnosis, flags=re.MULTILINE)
+    assert match is not None
+    rule = next(rule for rule in RULES if rule.get("alert") == page.stem)
+    board = DASHBOARDS[rule["annotations"]["dashboard_url"].split("/d/")[1].split("?")[0]]
+    assert board["title"].endswith(f"/ {match[2]}")
+    assert match[1] in list(panels(board["panels"]))
+
+
+def test_links_fill_variables_that_the_dashboards_have() -> None:
+    """A link with a variable that the dashboard lacks would show everything instead of the one server."""
+    for rule in RULES:
+        if "alert" not in rule:
+            continue
+        uid, _, query = rule["annotations"]["dashboard_url"].split("/d/")[1].partition("?")
+        names = {variable["name"] for variable in DASHBOARDS[uid]["templating"]["list"]}
+        assert set(re.findall(r"var-(\w+)=", query)) <= names
 
 
 @every_page
