@@ -125,6 +125,11 @@ class Store:
         """What happened on the GPUs in the last 15 minutes."""
         return self._host
 
+    def readings(self) -> tuple[NvmlReading | None, ProcessTable | None]:
+        """The newest tick of NVML and the process table beside it."""
+        with self._lock:
+            return self._gpu.nvml, self._gpu.table
+
     def names(self) -> tuple[str, ...]:
         """Names of the servers in the order in which they were added."""
         return tuple(self._entries)

@@ -288,9 +288,8 @@ def test_the_server_ends_streams_when_it_stops() -> None:
         stream = hub.events("")
         await first(stream)
         hub.end()
-        with pytest.raises(StopAsyncIteration):
-            for _ in range(5):
-                await asyncio.wait_for(anext(stream), 5)
+        left = [block async for block in stream]
+        assert len(left) <= 3
         if hub._task is not None:
             await asyncio.wait_for(hub._task, 10)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -79,6 +78,7 @@ def _record(
 ) -> None:
     from vllmeter.recording.masking import Masker
     from vllmeter.recording.record import Progress, Recorder, Target, boot_time, describe, split_url
+    from vllmeter.recording.words import host_names, user_names
     from vllmeter.scrape.client import ScrapeClient
     from vllmeter.wiring import build_sources
 
@@ -103,7 +103,7 @@ def _record(
             targets,
             gpu=sources.gpu if sources else None,
             processes=sources.processes if sources else None,
-            masker=Masker(_hosts(), [*_users(), *words]),
+            masker=Masker(host_names(), [*user_names(), *words]),
             interval=pause,
             overwrite=force,
             boot=boot_time(stat),
@@ -137,18 +137,6 @@ def _record(
     typer.echo(f"Look at it before you share it: xzcat {file} | less; play it: vllmeter replay {file}")
     if not progress.answers:
         _fail("no server answered; the recording holds only failures")
-
-
-def _hosts() -> list[str]:
-    """Names of this host, without asking a name server."""
-    name = socket.gethostname()
-    return [name, name.partition(".")[0]]
-
-
-def _users() -> list[str]:
-    """Names of people that paths may hold: the user's own, unless it is a common word."""
-    name = Path.home().name
-    return [name] if len(name) > 3 and name not in ("root", "user", "home", "ubuntu", "vllm") else []
 
 
 def _copy(source: Path, target: Path, start: float, stop: float | None, force: bool) -> None:

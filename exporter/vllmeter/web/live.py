@@ -38,6 +38,7 @@ from vllmeter.snapshot import Snapshot
 from vllmeter.store import Store
 from vllmeter.web.alerts import AlertSource
 from vllmeter.web.pages import mount_pages
+from vllmeter.web.recording import mount_recording
 from vllmeter.windows.ring import RING_SECONDS
 from vllmeter.windows.series import FIELDS, Row, ServerSeries
 
@@ -114,13 +115,13 @@ class Hub:
         self._number = 0
         self._task: asyncio.Task[None] | None = None
         self._fresh: asyncio.Event | None = None
-        self._ended = False
+        self.ended = False
         self._cost = 0.0
         """seconds of CPU that the last tick took"""
 
     def end(self) -> None:
         """Ends all streams (called in the event loop when the server stops)."""
-        self._ended = True
+        self.ended = True
         if self._fresh is not None:
             self._fresh.set()
 
@@ -134,7 +135,7 @@ class Hub:
             hello = await asyncio.to_thread(self._hello, since)
             number = hello.number
             yield b"retry: 1000\n\n" + hello.data
-            while not self._ended:
+            while not self.ended:
                 fresh = self._fresh
                 if fresh is None:
                     return
@@ -161,7 +162,7 @@ class Hub:
     async def _run(self) -> None:
         alerts: asyncio.Task[None] | None = None
         try:
-            while self.pages and not self._ended:
+            while self.pages and not self.ended:
                 event = await asyncio.to_thread(self._tick)
                 self._events.append(event)
                 fresh, self._fresh = self._fresh, asyncio.Event()
@@ -398,6 +399,7 @@ def mount_live(app: FastAPI, service: LiveService) -> Hub:
     app.state.live = hub
     app.add_middleware(SameOriginPosts)
     mount_pages(app)
+    mount_recording(app, service.store, service.settings, lambda: hub.ended)
     no_store = {"Cache-Control": "no-store"}
 
     def known(names: Iterable[str]) -> list[str]:
