@@ -28,8 +28,12 @@ def evidence_of(
     ``own_connections``: connections to its port that are ours.  ``had_engine``: an engine process of the same server
     process was seen before; only then does "none found" mean that it is gone (older releases are not told apart).
     """
-    if usage is None or table is None or not usage.identity:
+    if usage is None or table is None:
         return NOTHING
+    if not usage.identity:
+        left = [table.processes[pid].state for pid, _ in usage.left_over if pid in table.processes]
+        states = tuple(state for state in left if state is not None)
+        return Evidence(api_alive=False, engine_states=states) if states else NOTHING
     tree = [table.processes[pid] for pid, _ in usage.identity if pid in table.processes]
     if not tree:
         return NOTHING

@@ -28,6 +28,7 @@ from memory.attribution_world import (
     table,
     used,
 )
+from vllmeter.evidence import evidence_of
 from vllmeter.memory.attribute import MISFIT_BYTES, IdentityMemory, misfit
 from vllmeter.snapshot import ContainerTable, GpuProcess, HostProcess, NvmlReading, Quantity
 
@@ -245,6 +246,27 @@ def test_an_untitled_orphan_is_known_from_before() -> None:
     fourth = split(nvml(gpu([(11, 3 * GIB), (21, GIB)])), third_table, facts("a", 8000), memory=third.memory)
     assert others(third) == others(fourth) == {("vllm engine", True): 3 * GIB}
     assert used(fourth, "a") == {"GPU-0": GIB}
+
+
+def test_an_orphan_without_gpu_memory_is_named_as_well() -> None:
+    """On a CPU, or when the driver shows no processes: /proc alone knows the engine that outlived its API server."""
+    down = NvmlReading(1.0, 1.0, up=False, reason="library_not_found")
+    world = (engine(11, 10, state="S"), engine(12, 11, "VLLM::Worker", state="S"))
+    first = split(down, table(server(10, 8000), *world), facts("a", 8000))
+    assert first.servers["a"].left_over == frozenset()
+    left = (replace(world[0], ppid=1), world[1])
+    second = split(down, table(*left, at=2.0), facts("a", 8000), memory=first.memory)
+    assert {pid for pid, _ in second.servers["a"].left_over} == {11, 12}
+    assert second.findings == ("a: its API server died, its engine processes live on (pid 11, 12); end them by pid",)
+    known = evidence_of(second.servers["a"], table(*left), gpu_pids=(), own_connections=0, had_engine=False)
+    assert (known.api_alive, known.engine_states) == (False, ("S", "S"))
+    # A successor does not get them; when they have ended, nothing is left to say
+    third = split(down, table(*left, server(20, 8000), at=3.0), facts("a", 8000), memory=second.memory)
+    assert {pid for pid, _ in third.servers["a"].left_over} == {11, 12}
+    assert {pid for pid, _ in third.servers["a"].identity} == {20}
+    fourth = split(down, table(server(20, 8000), at=4.0), facts("a", 8000), memory=third.memory)
+    assert fourth.findings == ()
+    assert fourth.servers["a"].left_over == frozenset()
 
 
 def test_a_reused_pid_does_not_inherit_an_owner() -> None:

@@ -90,6 +90,8 @@ class ServerUsage:
     container: str | None = None
     """container name, else its id's first 12 digits"""
     unit: str | None = None
+    left_over: frozenset[ProcessKey] = frozenset()
+    """engine processes of an earlier life of this server that outlived their API server"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +196,7 @@ def attribute(
         splits[gpu.uuid] = _split(gpu, mine, owners, blind or lists_missing)
 
     result: dict[str, ServerUsage] = {}
+    left_over = _left_over(view, owners, memory)
     cpu = dict(memory.cpu)
     live_cpu: dict[tuple[str, ProcessKey | None, str], ExitedCpu] = {}
     for server in servers:
@@ -201,13 +204,20 @@ def attribute(
         attribution, rows_used = _state(
             server, claim, used[server.name], nvml, view, ownership, blind, gpu_pids[server.name]
         )
+        left = left_over.get(server.name, frozenset())
         if claim is None:
-            result[server.name] = ServerUsage(attribution, rows_used)
+            result[server.name] = ServerUsage(attribution, rows_used, left_over=left)
             continue
-        result[server.name] = _usage(
+        usage = _usage(
             view, server.name, claim, attribution, rows_used, sm[server.name], gpu_pids[server.name], cpu, live_cpu
         )
+        result[server.name] = replace(usage, left_over=left) if left else usage
     findings.extend(_orphan_findings(splits))
+    listed = {row.pid for gpu in nvml.gpus for row in gpu.processes or ()}
+    for name, keys in left_over.items():
+        if not any(pid in listed for pid, _ in keys):
+            pids = ", ".join(str(pid) for pid, _ in sorted(keys))
+            findings.append(f"{name}: its API server died, its engine processes live on (pid {pids}); end them by pid")
     if processes.reason:
         findings.append(processes.reason)
     remembered = _remember(view, servers, ownership, memory, live_cpu, processes.at)
@@ -269,7 +279,7 @@ class _Owners:
             known = None  # the pid was given to another process
         container = self._view.container_name(process.container_id)
         where = f" in container {container}" if container else f" in {process.unit}" if process.unit else ""
-        if pid in self._orphans or (known is not None and self._lost(known)):
+        if pid in self._orphans or (known is not None and self.lost(known)):
             former = f"; was part of {known.server}" if known is not None else ""
             return (
                 "vllm engine",
@@ -291,12 +301,26 @@ class _Owners:
             return "vllm engine", False, f"pid {pid}{where}: belongs to no configured server"
         return program_name(process.argv, process.comm), False, f"pid {pid}{where}"
 
-    def _lost(self, known: Known) -> bool:
+    def lost(self, known: Known) -> bool:
         """A former part of a server whose process is gone while this one lives: an orphan, whatever its title says."""
         if known.root is None:
             return False
         living = self._view.processes.get(known.root[0])
         return living is None or living.start_ticks != known.root[1]
+
+
+def _left_over(view: HostView, owners: _Owners, memory: IdentityMemory) -> dict[str, frozenset[ProcessKey]]:
+    """Server name -> its former engine processes that live on without their API server, on a GPU or not."""
+    found: dict[str, set[ProcessKey]] = {}
+    for pid, known in memory.processes.items():
+        process = view.processes.get(pid)
+        if process is None or process.start_ticks != known.start_ticks or process.state in ("Z", "X"):
+            continue
+        if title_role(process.argv, process.comm) not in ("engine_core", "worker"):
+            continue
+        if owners.server(pid) is None and owners.lost(known):
+            found.setdefault(known.server, set()).add((pid, known.start_ticks))
+    return {name: frozenset(keys) for name, keys in found.items()}
 
 
 def _by_owner(gpu: GpuReading, owners: _Owners) -> dict[str | None, list[GpuProcess]]:
