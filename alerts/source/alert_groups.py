@@ -578,6 +578,7 @@ and ({window("ttft_window_requests")} >= <<jitter_requests>>)
   and server:vllmeter_ttft_over_objective_per_request:ratio_rate30m > (1 - <<objective_target>>) * <<burn_page_6h>>
 )
 and (server:vllmeter_ttft_objective_requests:rate5m * 300 >= <<objective_requests>>)
+and (server:vllmeter_ttft_seconds_count:increase1h >= <<objective_requests_hour>>)
 """,
         "vLLM server {{ $labels.server }} on {{ $labels.host }} misses its TTFT objective by far",
         """{{ $value | humanizePercentage }} of the requests of {{ $labels.server }} waited longer than

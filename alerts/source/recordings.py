@@ -422,6 +422,10 @@ min without (side) (
                             f"and sum without (engine, le) (rate({objective}[5m]))",
                         ),
                         Recording(
+                            "server:vllmeter_ttft_seconds_count:increase1h",
+                            "sum without (engine) (increase(vllmeter_ttft_seconds_count[1h]))",
+                        ),
+                        Recording(
                             over,
                             f"clamp_min(\n  {counted}\n  - sum without (engine, le) (rate({objective}[5m])),\n  0\n)",
                         ),

@@ -1332,11 +1332,29 @@ def latencies(b: Builder) -> None:
         minutes=75,
         evaluation="1m",
     )
+
+    def bad_third(*phases: tuple[float, float]) -> dict[str, str | None]:
+        """Requests per engine in (rate, seconds) phases, a third of them over the bound."""
+        within = tuple((rate * 0.67, seconds) for rate, seconds in phases)
+        return {
+            'ttft_seconds_bucket{le="2.5"}': counter(*within),
+            'ttft_seconds_bucket{le="+Inf"}': counter(*phases),
+            "ttft_seconds_count": counter(*phases),
+        }
+
     b.add(
-        "a handful of requests",
+        "sixty slow requests after an idle hour",
         "VllmeterTtftObjectiveBurnFast",
-        ttft(0.5, rate=0.01),
-        silent=[900, 1800, 4200],
+        bad_third((0, 3600), (0.05, 600), (0, 300)),
+        silent=[3600 + 300, 3600 + 600],
+        minutes=75,
+        evaluation="1m",
+    )
+    b.add(
+        "it was bad, and hardly any requests are left",
+        "VllmeterTtftObjectiveBurnFast",
+        bad_third((0.5, 3000), (0.01, 1200)),
+        silent=[3000 + 600, 3000 + 900],
         minutes=75,
         evaluation="1m",
     )

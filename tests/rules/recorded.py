@@ -157,6 +157,7 @@ def busy() -> World:
     ask("server:vllmeter_run_active:max", NOTHING)
     ask("server:vllmeter_ttft_objective_requests:rate5m", every(2))
     ask("server:vllmeter_ttft_over_objective:rate5m", every(0.002))
+    ask("server:vllmeter_ttft_seconds_count:increase1h", every(1430), 10)  # 2 a second from 5 s to 720 s
     for window in ("5m", "30m", "1h", "2h", "6h", "1d", "3d"):
         ask(f"server:vllmeter_ttft_over_objective_per_request:ratio_rate{window}", every(0.001))
 
