@@ -6,7 +6,7 @@
 #   tool_ready NAME    builds it where needed; sets TOOL_PATH, or returns 1 and sets TOOL_REASON
 #   tool_known NAME    0 when it is built already or Go is there to build it; else TOOL_REASON
 #
-# NAME is one of: prometheus, promtool, alertmanager, amtool, victoria-metrics, compose, actionlint.
+# NAME is one of: prometheus, promtool, alertmanager, amtool, victoria-metrics, compose, actionlint, kustomize.
 # The versions stand in tools/go/<module>/go.mod, the checksums in its go.sum; the built program lies
 # in the cache folder under <name>-<version>-<hash of both>. VLLMETER_<NAME> (VLLMETER_PROMTOOL, ...)
 # points at a program of your own instead. The web pages of Prometheus and Alertmanager are left out: nothing
@@ -57,7 +57,13 @@ _tool_facts() {
       _tool_package=$_tool_of/cmd/actionlint
       _tool_variable=$_tool_of.version
       ;;
-    *) die "tool $1 is unknown; scripts/lib/tools.sh knows prometheus, promtool, alertmanager, amtool, victoria-metrics, compose, actionlint" ;;
+    kustomize)
+      _tool_module=kustomize
+      _tool_of=sigs.k8s.io/kustomize/kustomize/v5
+      _tool_package=$_tool_of
+      _tool_variable=sigs.k8s.io/kustomize/api/provenance.version
+      ;;
+    *) die "tool $1 is unknown; scripts/lib/tools.sh knows prometheus, promtool, alertmanager, amtool, victoria-metrics, compose, actionlint, kustomize" ;;
   esac
   _tool_folder="$VLLMETER_ROOT/tools/go/$_tool_module"
   _tool_version="$(awk -v module="$_tool_of" '
