@@ -15,14 +15,12 @@ import json
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 import layout
 import panels
 
-DASHBOARDS = HERE.parent / "dashboards"
+DASHBOARDS = Path(__file__).resolve().parents[1] / "dashboards"
 BOARDS = (
     "overview",
     "latency_and_jitter",

@@ -17,6 +17,8 @@ from house import DATASOURCE
 NEWEST_RUNS = "7d"
 """How far back runs are found.  A series of a run has samples only while it is active, so this is cheap."""
 
+LONGEST_RUN = 12
+"""Hours; of a longer run only these are compared."""
 BEFORE = 5
 """Seconds before a run that its first difference is taken from: the scrape interval of prometheus/prometheus.yml."""
 
@@ -141,7 +143,7 @@ def _number(name: str, description: str, expression: str) -> d.QueryVariable:
 def run_times(letter: str) -> list[d.QueryVariable]:
     """Hidden: start, end and length of a run in Unix seconds.  Without any run: 0, 1 and 1, and empty panels.
 
-    The end is looked for in two steps, since nothing says it: to 15 s in a week, then to the second.
+    Nothing says when a run ended: its last sample is looked for in the :data:`LONGEST_RUN` after its start.
     """
     chosen = f'{{job=~"$job",host=~"$host",run="$run_{letter}"}}'
     active = f"timestamp(vllmeter_run_active{chosen})"
@@ -152,14 +154,14 @@ def run_times(letter: str) -> list[d.QueryVariable]:
             f"max(last_over_time(vllmeter_run_start_timestamp_seconds{chosen}[{NEWEST_RUNS}])) or vector(0)",
         ),
         _number(
-            f"around_{letter}",
-            "A moment shortly after the end of the run.",
-            f"max(max_over_time({active}[{NEWEST_RUNS}:15s])) + 16 or vector(17)",
+            f"until_{letter}",
+            f"{LONGEST_RUN} hours after the start of the run.",
+            f"vector(${{start_{letter}}} + {LONGEST_RUN * 3600})",
         ),
         _number(
             f"end_{letter}",
             "Just after the last moment at which the run was active.",
-            f"max(max_over_time({active}[32s:1s] @ ${{around_{letter}}})) + 1 or vector(1)",
+            f"max(max_over_time({active}[{LONGEST_RUN}h:5s] @ ${{until_{letter}}})) + 1 or vector(1)",
         ),
         _number(
             f"length_{letter}",

@@ -80,7 +80,7 @@ def plain(expr: str) -> str:
     """PromQL with every variable replaced by something that parses, for static checks."""
     expr = expr.replace("$__rate_interval", "3m").replace("$__range", "1h").replace("$__interval", "1m")
     expr = re.sub(r"\[\$\{(?:span|length)_\w\}s", "[60s", expr)
-    return re.sub(r"\$\{?(?:start|end|around|length|span|shift)(?:_\w)?\}?", "1", expr)
+    return re.sub(r"\$\{?(?:start|end|until|length|span|shift)(?:_\w)?\}?", "1", expr)
 
 
 @lru_cache(maxsize=1024)

@@ -95,7 +95,7 @@ def _baseline(player: Player) -> Baseline:
 def play(host: str = "gpu-1") -> Recorded:
     """Steps the exporter through the whole recording."""
     player = Player(RECORDING, loop=False)
-    stepper = Stepper(settings_of(player), {s.name: s.version for s in player.header.servers})
+    stepper = Stepper(settings_of(player), {s.name: s.version or "" for s in player.header.servers})
     stepper.store.baselines = (_baseline(player),)
     for name, log in LOGS.items():
         text = (CAPTURES / "logs" / f"vllm-0.26.0__h200__{log}.log").read_text(encoding="utf-8")

@@ -30,12 +30,13 @@ from vllmeter.catalogue import CATALOGUE
 
 each = pytest.mark.parametrize("name", NAMES)
 KEYS = frozenset({"job", "instance", "host", "server"})
-DIVISION = str(promql_parser.parse("a / b").op)
+_DIVIDED: Any = promql_parser.parse("a / b")
+DIVISION = str(_DIVIDED.op)
 RATES = frozenset({"rate", "increase", "irate"})
 
 FIXED_WINDOWS = {
     "tuning-levers / Requests that fit": "the mean length of requests needs several of them: 5 minutes at any zoom",
-    "exporter-health / Restarts and changed settings": "counted over 5 minutes, so that one event can be seen at any zoom",
+    "exporter-health / Restarts and changed settings": "counted over 5 minutes, so that one event is seen at any zoom",
     "exporter-health / NVML ticks dropped": "the same",
     "load-test / Difference, whole runs": "the window is the run",
 }
@@ -231,11 +232,11 @@ def test_target_job_and_host(name: str) -> None:
             found = matchers(selector)
             assert found.get("job") == "$job", target.where
             assert found.get("host") == "$host", target.where
-            family = families.get(selector.name)
-            if family is not None and "server" in family.labels and "What the others do" not in target.where:
+            known = families.get(selector.name)
+            if known is not None and "server" in known.labels and "What the others do" not in target.where:
                 by_run = found.get("run") is not None
                 assert found.get("server") == "$server" or by_run, target.where
-            if family is not None and family.labels[:1] == ("gpu",) and name != "exporter-health":
+            if known is not None and known.labels[:1] == ("gpu",) and name != "exporter-health":
                 assert found.get("uuid") == "$gpu", target.where
 
 
