@@ -23,6 +23,7 @@ from vllmeter.discovery.source import DiscoverySource
 from vllmeter.gpu.source import GpuSource
 from vllmeter.host.logs import LogWatch
 from vllmeter.host.source import ProcessSource
+from vllmeter.memory.argv import mask_text
 from vllmeter.render.metrics import render_metrics
 from vllmeter.runs.baseline import FILE as BASELINE_FILE
 from vllmeter.runs.baseline import load_baselines
@@ -143,7 +144,7 @@ class Exporter:
         data: dict[str, Any] = self.settings().model_dump(mode="json", exclude_none=True)
         out = io.StringIO()
         yaml.safe_dump(data, out, sort_keys=False, allow_unicode=True)
-        return out.getvalue()
+        return mask_text(out.getvalue())  # addresses may hold credentials
 
     def reload(self) -> None:
         """Loads the file again and swaps the whole configuration; a bad file keeps the old one.

@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import threading
+from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -15,6 +16,7 @@ import typer
 
 from vllmeter.config.load import ConfigError, load_config
 from vllmeter.config.settings import Settings
+from vllmeter.memory.argv import mask_text
 
 DEFAULT_CONFIG = Path("vllmeter.yaml")
 log = logging.getLogger("vllmeter")
@@ -48,8 +50,19 @@ def setup_logging(level: str) -> None:
     logging.basicConfig(
         level=name, stream=sys.stderr, format="%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"
     )
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(mask_record)
     logging.getLogger("urllib3").setLevel(logging.ERROR)
     logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
+
+
+def mask_record(record: logging.LogRecord) -> bool:
+    """Takes keys, tokens and passwords out of a log line, whoever wrote it."""
+    text = record.getMessage()
+    masked = mask_text(text)
+    if masked != text:
+        record.msg, record.args = masked, ()
+    return True
 
 
 def read_settings(path: Path | None, listen: str | None) -> Settings:
@@ -85,17 +98,32 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this host can reach a listening address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def run(settings: Settings, path: Path | None, listen: str | None = None) -> None:
     """Samples and serves until SIGTERM or Ctrl-C."""
     from vllmeter.discovery.discoverer import Discoverer
     from vllmeter.web.app import create_app
+    from vllmeter.web.security import Policy
     from vllmeter.web.server import build_server
     from vllmeter.wiring import Exporter, build_discovery
 
+    try:
+        policy = Policy(settings.web_config)
+    except ConfigError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from error
+    loopback = is_loopback(settings.listen_host)
     sock = bind(settings.listen_host, settings.listen_port)
     exporter = Exporter(settings, config_path=path, listen=listen)
     discoverer = Discoverer(build_discovery(settings), exporter.adopt)
-    server = build_server(create_app(exporter))
+    server = build_server(create_app(exporter), policy, loopback=loopback)
 
     def on_hangup(_signal: int, _frame: FrameType | None) -> None:
         threading.Thread(target=_reload, args=(exporter,), name="reload", daemon=True).start()
@@ -104,8 +132,11 @@ def run(settings: Settings, path: Path | None, listen: str | None = None) -> Non
     exporter.start()
     discoverer.start()
     host, port = sock.getsockname()[:2]
-    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if policy.security.tls is not None else "http"
+    address = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
     log.info("listening=%s page=%s/ metrics=%s/metrics servers=%d", address, address, address, len(settings.servers))
+    if not loopback and not policy.security.authenticates:
+        log.warning("listening beyond this host without authentication: see web_config (docs/security.md)")
     try:
         server.run(sockets=[sock])
     finally:

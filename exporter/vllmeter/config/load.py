@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from vllmeter.config.settings import Settings
 
 KeyPath = tuple[str | int, ...]
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class ConfigError(Exception):
@@ -48,6 +49,14 @@ def parse_config(text: str, name: str = "vllmeter.yaml") -> Settings:
 
     :raises ConfigError: with every mistake found.
     """
+    return parse_model(text, name, Settings)
+
+
+def parse_model(text: str, name: str, model: type[Model], *, show: bool = True) -> Model:
+    """Checks YAML text against a model; ``show`` False keeps values that were given out of the messages.
+
+    :raises ConfigError: with every mistake found.
+    """
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -60,11 +69,12 @@ def parse_config(text: str, name: str = "vllmeter.yaml") -> Settings:
     problems: list[str] = []
     data: Any = {} if node is None else _build(node, (), lines, problems, name)
     if not isinstance(data, dict):
-        raise ConfigError([f"{name}:1: expected settings like `servers:`, found {_kind(data)}"])
+        example = next(iter(model.model_fields)) if model is not Settings else "servers"
+        raise ConfigError([f"{name}:1: expected settings like `{example}:`, found {_kind(data)}"])
     try:
-        settings = Settings.model_validate(data)
+        settings = model.model_validate(data)
     except ValidationError as error:
-        problems.extend(_explain(error, name, lines))
+        problems.extend(_explain(error, name, lines, model, show=show))
     if problems:
         raise ConfigError(sorted(set(problems), key=_line_of))
     return settings
@@ -124,23 +134,27 @@ def _scalar(node: yaml.Node) -> Any:
         loader.dispose()
 
 
-def _explain(error: ValidationError, name: str, lines: dict[KeyPath, int]) -> list[str]:
+def _explain(
+    error: ValidationError, name: str, lines: dict[KeyPath, int], root: type[BaseModel], *, show: bool
+) -> list[str]:
     problems = []
     for item in error.errors(include_url=False):
         path: KeyPath = tuple(item["loc"])
         line = _nearest(path, lines)
         kind, where = item["type"], _dotted(path)
         if kind == "extra_forbidden":
-            accepted = _accepted(path[:-1])
+            accepted = _accepted(path[:-1], root)
             close = difflib.get_close_matches(str(path[-1]), accepted, n=1, cutoff=0.6)
             hint = f"; did you mean `{close[0]}`?" if close else ""
             problems.append(f"{name}:{line}: {where}: unknown key{hint} Accepted: {', '.join(accepted)}")
         elif kind == "missing":
-            problems.append(f"{name}:{line}: {where}: missing; {_describe(path)}")
+            problems.append(f"{name}:{line}: {where}: missing; {_describe(path, root)}")
         else:
             text = str(item["msg"]).removeprefix("Value error, ")
             given = (
-                f" (given: {item['input']!r})" if _showable(item["input"]) and repr(item["input"]) not in text else ""
+                f" (given: {item['input']!r})"
+                if show and _showable(item["input"]) and repr(item["input"]) not in text
+                else ""
             )
             prefix = f"{where}: " if where and not text.startswith("servers[") else ""
             if text.startswith("servers["):
@@ -170,9 +184,9 @@ def _dotted(path: KeyPath) -> str:
     return text
 
 
-def _model_at(path: KeyPath) -> type[BaseModel] | None:
+def _model_at(path: KeyPath, root: type[BaseModel]) -> type[BaseModel] | None:
     """The settings model that the keys at ``path`` belong to."""
-    model: type[BaseModel] | None = Settings
+    model: type[BaseModel] | None = root
     for part in path:
         if isinstance(part, int):
             continue
@@ -191,13 +205,13 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-def _accepted(path: KeyPath) -> list[str]:
-    model = _model_at(path)
+def _accepted(path: KeyPath, root: type[BaseModel]) -> list[str]:
+    model = _model_at(path, root)
     return sorted(model.model_fields) if model else []
 
 
-def _describe(path: KeyPath) -> str:
-    model = _model_at(path[:-1])
+def _describe(path: KeyPath, root: type[BaseModel]) -> str:
+    model = _model_at(path[:-1], root)
     if model and path and path[-1] in model.model_fields:
         return (model.model_fields[str(path[-1])].description or "").rstrip(".")
     return "it is required"
