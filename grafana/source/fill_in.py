@@ -198,7 +198,8 @@ def fill(dashboard: Mapping[str, Any], source: Source, view: View, chosen: Mappi
                 options = [option for option in found if option[1] == picked] or [(picked, picked)]
                 out.values[name] = Value(escaped(picked), options[0][0], options)
             else:
-                out.values[name] = Value(variable["allValue"], "All", found)
+                everything = variable.get("allValue") or "(" + "|".join(escaped(value) for _, value in found) + ")"
+                out.values[name] = Value(everything, "All", found)
             continue
         current = (variable.get("current") or {}).get("value")
         values = [value for _, value in found]

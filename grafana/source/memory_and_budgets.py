@@ -9,7 +9,7 @@ import variables as v
 from house import GREEN, ORANGE, VERMILLION
 from layout import Board, Section
 from panels import Column, Item, Look, Query, series, stat, table
-from queries import GPU, MINUTE, SERVER_GPU, by_server, of, rule, window
+from queries import CARD, MINUTE, SERVER_GPU, by_server, of, rule, window
 from shared_panels import FROM_EXPORTER, NEEDS_NVML, card_budgets, card_memory
 
 _ON_CARD = ("gpu", "uuid")
@@ -109,7 +109,7 @@ def _suspended() -> Item:
 
 
 def _card() -> list[list[Item]]:
-    cuda = f"max without (source) ({of('gpu_memory_cuda_total_bytes', by=GPU)})"
+    cuda = f"max without (source) ({of('gpu_memory_cuda_total_bytes', by=CARD)})"
     return [
         [
             card_memory(),
@@ -119,9 +119,9 @@ def _card() -> list[list[Item]]:
                 "Sum of all budgets and allowances on the card, and what CUDA can use. Promised above there: the servers cannot all be "
                 "started, even if they run now.",
                 [
-                    Query(of("gpu_memory_committed_bytes", by=GPU), "promised"),
+                    Query(of("gpu_memory_committed_bytes", by=CARD), "promised"),
                     Query(cuda, "there (CUDA)"),
-                    Query(window("gpu_memory_used_peak_bytes", by=GPU, seconds=MINUTE), "used, peak"),
+                    Query(window("gpu_memory_used_peak_bytes", by=CARD, seconds=MINUTE), "used, peak"),
                 ],
                 unit="bytes",
                 no_data="NVML is missing, or the budget of a server is unknown (give budget: in vllmeter.yaml).",
@@ -214,10 +214,10 @@ def board() -> Board:
         uid="memory",
         title="Memory & budgets",
         description="Who holds which part of the card's memory, against what it may take, and what is left.",
-        variables=[v.datasource(), v.job(), v.host(), v.server(), v.gpu()],
+        variables=[v.datasource(), v.job(), v.host(), v.server(), v.gpu(), v.card()],
         sections=[
             Section("Budgets", [[_budgets()], [_found(), _suspended()]]),
-            Section("Card $gpu", _card(), repeat="gpu"),
+            Section("Card $card", _card(), repeat="card"),
             Section("$server", _one_server(), repeat="server"),
         ],
     )

@@ -9,7 +9,7 @@ import variables as v
 from house import ORANGE, VERMILLION
 from layout import Board, Section
 from panels import Column, Item, Query, series, stat, table
-from queries import EXPORTER, GPU, LEGEND, MINUTE, SERVER_GPU, WINDOW, by_server, of, rate, window
+from queries import CARD, EXPORTER, LEGEND, MINUTE, SERVER_GPU, WINDOW, by_server, of, rate, window
 from shared_panels import (
     FROM_EXPORTER,
     card_budgets,
@@ -85,12 +85,12 @@ def _strip() -> list[Item]:
 
 
 def _card_facts() -> list[Item]:
-    total = of("gpu_memory_total_bytes", by=GPU)
+    total = of("gpu_memory_total_bytes", by=CARD)
     return [
         stat(
             "Used of the card",
             "Allocated memory over total memory. vLLM reserves its KV cache at start: this is not load.",
-            [Query(f"max ({of('gpu_memory_used_bytes', by=GPU)} / ({total} > 0))")],
+            [Query(f"max ({of('gpu_memory_used_bytes', by=CARD)} / ({total} > 0))")],
             unit="percentunit",
             decimals=1,
             no_data="no NVML",
@@ -101,8 +101,8 @@ def _card_facts() -> list[Item]:
             "Sum of all budgets and allowances over what CUDA can use. Above 100 %: not all servers can restart.",
             [
                 Query(
-                    f"max ({of('gpu_memory_committed_bytes', by=GPU)} / "
-                    f"(max without (source) ({of('gpu_memory_cuda_total_bytes', by=GPU)}) > 0))"
+                    f"max ({of('gpu_memory_committed_bytes', by=CARD)} / "
+                    f"(max without (source) ({of('gpu_memory_cuda_total_bytes', by=CARD)}) > 0))"
                 )
             ],
             unit="percentunit",
@@ -116,8 +116,8 @@ def _card_facts() -> list[Item]:
             "Free memory at the highest use of the last minute.",
             [
                 Query(
-                    f"min ({of('gpu_memory_free_bytes', by=GPU)} + {of('gpu_memory_used_bytes', by=GPU)} - "
-                    f"{window('gpu_memory_used_peak_bytes', by=GPU, seconds=MINUTE)})"
+                    f"min ({of('gpu_memory_free_bytes', by=CARD)} + {of('gpu_memory_used_bytes', by=CARD)} - "
+                    f"{window('gpu_memory_used_peak_bytes', by=CARD, seconds=MINUTE)})"
                 )
             ],
             unit="bytes",
@@ -128,7 +128,7 @@ def _card_facts() -> list[Item]:
         stat(
             "Busiest second",
             "Largest utilisation of the card in any sample of the window.",
-            [Query(f"max ({window('gpu_utilization_peak_ratio', by=GPU)})")],
+            [Query(f"max ({window('gpu_utilization_peak_ratio', by=CARD)})")],
             unit="percentunit",
             decimals=0,
             no_data="no NVML",
@@ -137,7 +137,7 @@ def _card_facts() -> list[Item]:
         stat(
             "Power",
             "Power draw of the card.",
-            [Query(f"max ({of('gpu_power_watts', by=GPU)})")],
+            [Query(f"max ({of('gpu_power_watts', by=CARD)})")],
             unit="watt",
             decimals=0,
             no_data="not reported",
@@ -146,7 +146,7 @@ def _card_facts() -> list[Item]:
         stat(
             "Temperature",
             "Core temperature.",
-            [Query(f"max ({of('gpu_temperature_celsius', by=GPU)})")],
+            [Query(f"max ({of('gpu_temperature_celsius', by=CARD)})")],
             unit="celsius",
             decimals=0,
             no_data="not reported",
@@ -273,13 +273,13 @@ def board() -> Board:
         uid="overview",
         title="Overview",
         description="Several vLLM servers on shared cards: who holds the memory, who waits, who is slow, and why.",
-        variables=[v.datasource(), v.job(), v.host(), v.server(), v.gpu(), v.window()],
+        variables=[v.datasource(), v.job(), v.host(), v.server(), v.gpu(), v.card(), v.window()],
         sections=[
             Section("", [_strip()]),
             Section(
-                "Card $gpu",
+                "Card $card",
                 [[card_memory(height=9), card_budgets(height=9), card_compute(height=9)], _card_facts()],
-                repeat="gpu",
+                repeat="card",
             ),
             Section("Servers", [[_servers()]]),
             Section("Load", _load()),

@@ -15,8 +15,11 @@ from typing import Final
 
 EXPORTER: Final = 'job=~"$job",host=~"$host"'
 SERVER: Final = EXPORTER + ',server=~"$server"'
-GPU: Final = EXPORTER + ',uuid=~"$gpu"'
-SERVER_GPU: Final = SERVER + ',uuid=~"$gpu"'
+GPU: Final = EXPORTER + ',gpu=~"$gpu"'
+SERVER_GPU: Final = SERVER + ',gpu=~"$gpu"'
+CARD: Final = GPU + ',uuid=~"$card"'
+SERVER_CARD: Final = SERVER_GPU + ',uuid=~"$card"'
+"""One card of one host, in rows that are repeated by ``card``: the index is not unique in a fleet."""
 
 LONGEST: Final = 7680
 """Seconds; a mean above it (three times vLLM's last bound) is a broken observation, not a latency."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import house
 from panels import Item, Look, Query, series
-from queries import GPU, LEGEND, SERVER_GPU, of, window
+from queries import CARD, LEGEND, SERVER_CARD, of, window
 
 FROM_EXPORTER = "No server answers, or none is chosen: see Exporter health."
 NEEDS_NVML = (
@@ -23,16 +23,16 @@ CARD_LOOKS = (
 
 
 def card_memory(*, width: int = 8, height: int = 8) -> Item:
-    """Who holds the memory of one card (in a row repeated by GPU)."""
+    """Who holds the memory of one card (in a row repeated by card)."""
     return series(
         "Who holds the card",
         "GPU memory per vLLM server (NVML, by process), other programs and what no listed process accounts for, stacked. "
         "The dashed line is the whole card. The stack is exactly the used memory.",
         [
-            Query(f"max without (source) ({of('server_gpu_memory_used_bytes', by=SERVER_GPU)})", "{{server}}"),
-            Query(of("gpu_memory_other_bytes", by=GPU), "other: {{program}}"),
-            Query(of("gpu_memory_unattributed_bytes", by=GPU), "unattributed"),
-            Query(of("gpu_memory_total_bytes", by=GPU), "card"),
+            Query(f"max without (source) ({of('server_gpu_memory_used_bytes', by=SERVER_CARD)})", "{{server}}"),
+            Query(of("gpu_memory_other_bytes", by=CARD), "other: {{program}}"),
+            Query(of("gpu_memory_unattributed_bytes", by=CARD), "unattributed"),
+            Query(of("gpu_memory_total_bytes", by=CARD), "card"),
         ],
         unit="bytes",
         no_data=NEEDS_NVML,
@@ -45,16 +45,16 @@ def card_memory(*, width: int = 8, height: int = 8) -> Item:
 
 
 def card_budgets(*, width: int = 8, height: int = 8) -> Item:
-    """Each server against its own limit (in a row repeated by GPU)."""
-    budget = f"max without (source) ({of('server_gpu_memory_budget_bytes', by=SERVER_GPU)})"
-    allowance = f"max without (source) ({of('server_gpu_memory_allowance_bytes', by=SERVER_GPU)})"
+    """Each server against its own limit (in a row repeated by card)."""
+    budget = f"max without (source) ({of('server_gpu_memory_budget_bytes', by=SERVER_CARD)})"
+    allowance = f"max without (source) ({of('server_gpu_memory_allowance_bytes', by=SERVER_CARD)})"
     return series(
         "Against their limits",
         "Used memory (solid) and what the server may take (dashed, same colour): its budget, as "
         "--gpu-memory-utilization or --kv-cache-memory-bytes says, plus what normally comes on top (CUDA context; "
         "graphs in some versions). Solid above dashed: out of budget.",
         [
-            Query(f"max without (source) ({of('server_gpu_memory_used_bytes', by=SERVER_GPU)})", "{{server}}"),
+            Query(f"max without (source) ({of('server_gpu_memory_used_bytes', by=SERVER_CARD)})", "{{server}}"),
             Query(f"{budget} + {allowance}", "{{server}} limit"),
         ],
         unit="bytes",
@@ -67,14 +67,14 @@ def card_budgets(*, width: int = 8, height: int = 8) -> Item:
 
 
 def card_compute(*, width: int = 8, height: int = 8) -> Item:
-    """Who computes (in a row repeated by GPU)."""
+    """Who computes (in a row repeated by card)."""
     return series(
         "Who computes",
         "Share of SM time that each server's processes used (NVML), and the utilisation of the card (share of time in which "
         "any kernel ran; not how full the card was).",
         [
-            Query(of("server_gpu_sm_utilization_ratio", by=SERVER_GPU), "{{server}}"),
-            Query(of("gpu_utilization_ratio", by=GPU), "card busy"),
+            Query(of("server_gpu_sm_utilization_ratio", by=SERVER_CARD), "{{server}}"),
+            Query(of("gpu_utilization_ratio", by=CARD), "card busy"),
         ],
         unit="percentunit",
         no_data="No SM utilisation: NVML gives it per process on Linux only (not under WSL2), and not inside MIG.",

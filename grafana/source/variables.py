@@ -86,13 +86,35 @@ def server() -> d.QueryVariable:
 
 
 def gpu() -> d.QueryVariable:
-    """The value is the UUID (unique in a fleet), the text says host, index and name."""
+    """The index, as in the label ``gpu``: what alerts link with."""
     return _filter(
         "gpu",
         "GPU",
-        "Card; shown with host, index and name, matched by UUID.",
-        'query_result(label_join(vllmeter_gpu_info{job=~"$job",host=~"$host"}, "shown", " · ", "host", "gpu", "name"))',
-    ).regex('/shown="(?<text>[^"]+)".*uuid="(?<value>[^"]+)"/')
+        "Index of the card on its host.",
+        'label_values(vllmeter_gpu_info{job=~"$job",host=~"$host"}, gpu)',
+    ).sort(m.VariableSort.NUMERICAL_ASC)
+
+
+def card() -> d.QueryVariable:
+    """Hidden: every card of the chosen hosts and indices, for rows that are repeated by it.
+
+    The value is the UUID (unique in a fleet), the text says host, index and name.  All is the list of all of them.
+    """
+    cards = 'vllmeter_gpu_info{job=~"$job",host=~"$host",gpu=~"$gpu"}'
+    return (
+        _query(
+            "card",
+            "Card",
+            "Card; shown with host, index and name, matched by UUID.",
+            f'query_result(label_join({cards}, "shown", " · ", "host", "gpu", "name"))',
+        )
+        .regex('/shown="(?<text>[^"]+)".*uuid="(?<value>[^"]+)"/')
+        .sort(m.VariableSort.ALPHABETICAL_ASC)
+        .multi(True)
+        .include_all(True)
+        .current(_all())
+        .hide(m.VariableHide.HIDE_VARIABLE)
+    )
 
 
 def window() -> d.CustomVariable:

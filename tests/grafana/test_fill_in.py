@@ -59,6 +59,12 @@ def test_all_and_one() -> None:
     assert fill(store, multi, chosen={"server": "b.c"}).into('{s=~"$server"}') == '{s=~"b\\\\.c"}'
 
 
+def test_all_without_a_value_of_its_own() -> None:
+    """All is then the list of the options."""
+    multi = variable("card", "label_values(up, card)", multi=True, sort=1)
+    assert fill(Store({"card": ["a", "b"]}), multi).into('{c=~"$card"}') == '{c=~"(a|b)"}'
+
+
 def test_variables_depend_on_earlier_ones() -> None:
     """A variable's query sees the values of those before it."""
     store = Store({"a": ["one"], "b": ["two"]})

@@ -237,7 +237,9 @@ def test_target_job_and_host(name: str) -> None:
                 by_run = found.get("run") is not None
                 assert found.get("server") == "$server" or by_run, target.where
             if known is not None and known.labels[:1] == ("gpu",) and name != "exporter-health":
-                assert found.get("uuid") == "$gpu", target.where
+                assert found.get("gpu") == "$gpu", target.where
+                in_card_row = name in ("overview", "memory-and-budgets")
+                assert (found.get("uuid") == "$card") == in_card_row, target.where
 
 
 @each
