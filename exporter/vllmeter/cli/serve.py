@@ -88,6 +88,7 @@ def bind(host: str, port: int) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((host, port))
+        sock.listen(1024)  # from here on clients wait instead of being refused
     except OSError as error:
         sock.close()
         typer.echo(
