@@ -190,7 +190,7 @@ def fill(dashboard: Mapping[str, Any], source: Source, view: View, chosen: Mappi
             raw = picked or variable["current"]["value"]
             out.values[name] = Value(raw, raw)
             continue
-        query = out.into(variable["query"]["query"])
+        query = out.into(variable["query"])
         out.queries.append((name, query))
         found = _sorted(_options(source, query, view, variable.get("regex", "")), variable.get("sort", 0))
         if variable.get("multi"):

@@ -91,7 +91,9 @@ def build(board: Board) -> m.Dashboard:
                 b = b.with_panel(item.builder.id(panel_id).grid_pos(place))
                 x += item.width
             y += line[0].height
-    return b.build()
+    model = b.build()
+    model.schema_version = house.SCHEMA_VERSION
+    return model
 
 
 def _check(board: str, section: str, line: Sequence[Item]) -> None:

@@ -66,6 +66,11 @@ class Item:
     height: int
 
 
+def _described(text: str, no_data: str) -> str:
+    """Description with what an empty panel means: not every kind of panel shows ``noValue`` (tables, state timelines)."""
+    return f"{text}\n\nEmpty: {no_data}"
+
+
 def _reference() -> mc.DataSourceRef:
     return mc.DataSourceRef(type_val="prometheus", uid=DATASOURCE)
 
@@ -185,7 +190,7 @@ def series(
     b = (
         ts.Panel()
         .title(title)
-        .description(description)
+        .description(_described(description, no_data))
         .datasource(_reference())
         .targets(_targets(queries, instant=False, table=False))
         .unit(unit)
@@ -248,7 +253,7 @@ def stat(
     b = (
         st.Panel()
         .title(title)
-        .description(description)
+        .description(_described(description, no_data))
         .datasource(_reference())
         .targets(_targets(queries, instant=True, table=False))
         .unit(unit)
@@ -375,7 +380,7 @@ def table(
     b = (
         tb.Panel()
         .title(title)
-        .description(description)
+        .description(_described(description, no_data))
         .datasource(_reference())
         .targets(_targets(queries, instant=True, table=True))
         .unit("none")
@@ -403,7 +408,6 @@ def table(
     )
     if sort:
         b = b.sort_by([c.TableSortByFieldState().display_name(sort.lstrip("-")).desc(sort.startswith("-"))])
-    b = b.description(f"{description}\n\nEmpty: {no_data}")
     for column in columns:
         properties = _column(column)
         if properties:
@@ -416,7 +420,7 @@ def heat(title: str, description: str, query: str, *, no_data: str, width: int =
     b = (
         hm.Panel()
         .title(title)
-        .description(description)
+        .description(_described(description, no_data))
         .datasource(_reference())
         .targets(_targets([Query(query, "{{le}}")], instant=False, table=False, heat=True))
         .unit("reqps")
@@ -455,7 +459,7 @@ def states(
     b = (
         sl.Panel()
         .title(title)
-        .description(description)
+        .description(_described(description, no_data))
         .datasource(_reference())
         .targets(_targets(queries, instant=False, table=False))
         .unit("none")

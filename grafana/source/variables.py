@@ -37,7 +37,8 @@ def _query(name: str, label: str, description: str, query: str) -> d.QueryVariab
         .label(label)
         .description(description)
         .datasource(_reference())
-        .query({"query": query, "refId": f"variable-{name}"})
+        # A plain string: the form that every Grafana reads, whatever its query editor stores.
+        .query(query)
         .definition(query)
         .refresh(m.VariableRefresh.ON_TIME_RANGE_CHANGED)
     )

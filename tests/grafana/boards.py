@@ -69,7 +69,7 @@ def variable_queries(name: str) -> dict[str, str]:
     out = {}
     for variable in board(name)["templating"]["list"]:
         if variable["type"] == "query":
-            text = variable["query"]["query"]
+            text = variable["query"]
             match = re.fullmatch(r"label_values\((.*),\s*\w+\)|query_result\((.*)\)", text, re.DOTALL)
             assert match is not None, text
             out[variable["name"]] = match[1] or match[2]

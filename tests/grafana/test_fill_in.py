@@ -32,7 +32,7 @@ VIEW = fill_in.View(1000, 4600, 15, 5)
 
 
 def variable(name: str, query: str, **more: Any) -> dict[str, Any]:
-    return {"name": name, "type": "query", "query": {"query": query}, **more}
+    return {"name": name, "type": "query", "query": query, **more}
 
 
 def fill(store: Store, *variables: dict[str, Any], chosen: dict[str, str] | None = None) -> Any:
