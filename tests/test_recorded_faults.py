@@ -1,4 +1,4 @@
-"""An orphaned EngineCore, a stopped one and a killed one, recorded on a real GPU: what the exporter says at each moment."""
+"""An orphaned, a stopped and a killed EngineCore, recorded on a real GPU: what the exporter says at each moment."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fakes.stepper import Stepper, settings_of
 
+from fakes.stepper import Stepper, settings_of
 from vllmeter.recording.player import Player
 from vllmeter.snapshot import ServerView, Snapshot
 

@@ -391,7 +391,7 @@ class ScrapeStatus:
 
     up: bool
     reason: str | None = None
-    """why the last finished scrape failed: refused, reset, timeout, dns, tls, http_401, http_500, parse, too_large, …"""
+    """why the last finished scrape failed: a key of scrape.outcome.FAILURE_REASONS"""
     detail: str | None = None
     healthy: bool | None = None
     """``/health``; None = not probed or no answer"""
