@@ -67,7 +67,7 @@ class Item:
 
 
 def _described(text: str, no_data: str) -> str:
-    """Description with what an empty panel means: not every kind of panel shows ``noValue`` (tables, state timelines)."""
+    """With what an empty panel means: tables and state timelines do not show ``noValue``."""
     return f"{text}\n\nEmpty: {no_data}"
 
 
