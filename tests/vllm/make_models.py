@@ -78,9 +78,9 @@ def make_chat(text: list[str], folder: pathlib.Path) -> None:
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
         pad_token_id=tokenizer.pad_token_id,
-        dtype="bfloat16",
+        dtype="float32",
     )
-    model = Qwen3ForCausalLM(config).to(torch.bfloat16)
+    model = Qwen3ForCausalLM(config).float()
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.save_pretrained(folder)
 

@@ -123,6 +123,7 @@ class Vllm:
     log: Path
     flags: tuple[str, ...] = ()
     key: str | None = None
+    environment: dict[str, str] = field(default_factory=dict)
     _child: subprocess.Popen[bytes] | None = None
     _seen: dict[int, Process] = field(default_factory=dict)
     _shared: set[Path] = field(default_factory=set)
@@ -146,7 +147,11 @@ class Vllm:
         # In the process group of the tests: whoever ends that ends the servers too.
         with self.log.open("ab") as out:
             self._child = subprocess.Popen(
-                command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=vllm_environment(self.env)
+                command,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env={**vllm_environment(self.env), **self.environment},
             )
 
     def ready(self) -> bool:
