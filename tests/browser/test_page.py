@@ -216,7 +216,7 @@ RANGES = "() => [...document.querySelectorAll('.card')].flatMap((card) => vllmet
 def test_pause_zoom_and_the_summary_of_a_picked_window(world: World, watched: Watched) -> None:
     """All charts stand still and move together; the picked window's figures are the exporter's own."""
     page = watched.open(world[1].url, permissions=["clipboard-read", "clipboard-write"])
-    until(page, "() => [...vllmeter.store.servers.values()].every((s) => s.loaded)")
+    until(page, "() => [...vllmeter.store.servers.values()].every((s) => s.loaded && s.t.length > 30)", seconds=45)
     page.keyboard.press("Space")
     until(page, "() => vllmeter.fixed !== null")
     page.wait_for_timeout(200)
@@ -345,13 +345,25 @@ def test_accessibility(world: World, watched: Watched, width: int, height: int, 
 def test_outside_text_stays_text_and_an_event_is_on_the_screen_in_time(tmp_path: Path, watched: Watched) -> None:
     """Hostile model names are shown as they are; from a changed gauge to its number on the page at most 1.5 s."""
     server = OneServer(model="<img src=x onerror=document.title='pwned'>")
+    server.alerts = [
+        {
+            "state": "firing",
+            "labels": {"alertname": "VllmeterTest", "severity": "critical", "server": "one"},
+            "annotations": {"summary": "<script>document.title='pwned'</script>"},
+            "activeAt": "2026-12-01T00:00:00Z",
+        }
+    ]
     exporter = Exporter(
-        tmp_path, f"servers: [{{name: one, url: 'http://127.0.0.1:{server.port}'}}]\nnvml: {{enabled: false}}\n"
+        tmp_path,
+        f"servers: [{{name: one, url: 'http://127.0.0.1:{server.port}'}}]\nnvml: {{enabled: false}}\n"
+        f"prometheus: {{url: 'http://127.0.0.1:{server.port}'}}\n",
     )
     try:
         page = watched.open(exporter.url)
         until(page, "() => document.querySelector('.card .model').textContent.includes('<img src=x')")
         assert page.evaluate("() => document.querySelectorAll('img').length") == 1  # the logo
+        until(page, "() => document.getElementById('alerts').textContent.includes('VllmeterTest')")
+        assert "<script>" in page.locator("#alerts").inner_text()
         assert "pwned" not in page.title()
         took = []
         for number in range(1, 9):

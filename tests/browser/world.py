@@ -200,6 +200,7 @@ class OneServer:
     def __init__(self, model: str = "m") -> None:
         self.running = 0
         self.model = model
+        self.alerts: list[dict[str, Any]] = []
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -207,6 +208,8 @@ class OneServer:
 
             def do_GET(self) -> None:
                 body = outer.body() if self.path == "/metrics" else b'{"version": "0.26.0"}'
+                if self.path == "/api/v1/alerts":  # it plays Prometheus, too
+                    body = json.dumps({"status": "success", "data": {"alerts": outer.alerts}}).encode()
                 self.send_response(200)
                 self.send_header("Content-Type", "text/plain; version=0.0.4")
                 self.send_header("Content-Length", str(len(body)))

@@ -239,7 +239,9 @@ class Card {
     const since = f.known(now.since) && now.state !== "busy" && now.state !== "ready" ? `, for ${f.span(this.app.store.wall - now.since)}` : "";
     put(this.reason, `${now.reason}${since}`);
     hide(this.reason, tone === "good" && !this.open);
-    put(this.model, [facts?.model, facts?.version ? `vLLM ${facts.version}` : null].filter(Boolean).join(" · "));
+    const model = [facts?.model, facts?.version ? `vLLM ${facts.version}` : null].filter(Boolean).join(" · ");
+    put(this.model, model);
+    attr(this.model, "title", model);
     FIGURES.forEach(([, , show], i) => {
       const [text, raw, title] = show(server);
       value(this.figures[i].number, text, raw ?? null, title);

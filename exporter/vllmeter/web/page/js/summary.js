@@ -38,8 +38,9 @@ export class Summary {
     this.node = $("summary");
     this.window = null;
     this.asked = 0;
-    this.from = el("input", { type: "time", step: "1", id: "from" });
-    this.to = el("input", { type: "time", step: "1", id: "to" });
+    const time = { type: "text", class: "time", maxlength: "8", placeholder: "14:03:20", autocomplete: "off", onkeydown: (event) => event.key === "Enter" && this.#typed() };
+    this.from = el("input", { ...time, id: "from" });
+    this.to = el("input", { ...time, id: "to" });
     this.status = el("p", { class: "dim", role: "status" });
     this.head = el("thead");
     this.body = el("tbody");
@@ -104,7 +105,7 @@ export class Summary {
     const now = this.app.store.wall;
     const from = parseClock(this.from.value, now);
     const to = parseClock(this.to.value, now);
-    if (from === null || to === null || from >= to) put(this.status, "Give two times; the first must be the earlier one.");
+    if (from === null || to === null || from >= to) put(this.status, "Give two times of the last 15 minutes as 14:03:20; the first must be the earlier one.");
     else this.app.select(from, to);
   }
 
