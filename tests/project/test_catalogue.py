@@ -49,6 +49,13 @@ def test_the_reference_documents_are_current() -> None:
         assert f"`{family.exposed}`" in text
 
 
+def test_the_compatibility_page_is_current() -> None:
+    """docs/compatibility.md is written from the name table."""
+    script = str(ROOT / "scripts" / "build-compatibility")
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_every_family_is_exposed_by_some_golden_file_or_has_a_reason_not_to_be() -> None:
     """A family that no capture and no test can produce would be a promise without proof."""
     shown = set()
