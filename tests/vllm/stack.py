@@ -24,7 +24,7 @@ from fakes.programs import ROOT, free_port, get, program, wait_until
 from vllm.servers import API_KEY, Vllm, serving, vllm_environment
 
 FLOAT = ("--dtype", "float32")
-"""vLLM's own choice is bfloat16, whose kernel for one-token prompts dies of SIGILL on some virtual machines with AMX."""
+"""vLLM's own choice is bfloat16, whose kernel for short prompts dies of SIGILL on some virtual machines with AMX."""
 CHAT_FLAGS = (*FLOAT, "--max-model-len", "1024", "--max-num-seqs", "8", "--enable-prefix-caching")
 SMALL_CACHE = ("--num-gpu-blocks-override", "18")
 """17 usable blocks of 128 tokens: eight requests of 450 prompt and 200 output tokens do not fit side by side."""
