@@ -84,7 +84,7 @@ def top(
         state = State(sort=sort, only=only)
         if once:
             state.take(source.live())
-            state.remember(source.history(60.0))
+            source.remember(state, 60.0)
             console = make_console()
             for part in render(state, console.width, unicode=speaks_unicode(console)):
                 console.print(part)
@@ -93,7 +93,7 @@ def top(
         state.take(source.live())
         if not sys.stdout.isatty():
             raise TopError("standard output is no terminal; use --once or --json")
-        state.remember(source.history(float(KEPT)))
+        source.remember(state, float(KEPT))
         watch(source, state, interval)
     except TopError as error:
         typer.echo(str(error), err=True)
@@ -133,16 +133,18 @@ class Source:
             raise TopError(f"{self.shown} is no vllmeter exporter, or one of an older release")
         return document
 
-    def history(self, seconds: float) -> dict[str, Any]:
-        """The last seconds of every server, for sparklines."""
-        document: dict[str, Any] = self._get(f"/api/history?from={time.time() - seconds - 2:.0f}")
-        return document
+    def remember(self, state: State, seconds: float) -> None:
+        """Gives ``state`` the last seconds of every server, for sparklines; without them they begin empty."""
+        assert state.document is not None
+        begin = state.document["wall"] - seconds - 1.0
+        with contextlib.suppress(TopError):
+            state.remember(self._get(f"/api/history?from={begin:.3f}", timeout=4 * TIMEOUT))
 
-    def _get(self, path: str) -> Any:
+    def _get(self, path: str, timeout: float = TIMEOUT) -> Any:
         import requests
 
         try:
-            answer = self._session.get(self.url + path, timeout=TIMEOUT)
+            answer = self._session.get(self.url + path, timeout=timeout)
         except requests.RequestException as error:
             raise TopError(self._absent(error)) from error
         if answer.status_code == 401:
@@ -516,6 +518,7 @@ def watch(source: Source, state: State, interval: float) -> None:
         return Group(*render(state, console.width, unicode=unicode, keys=keys))
 
     with (
+        contextlib.suppress(KeyboardInterrupt),  # Ctrl-C is an end like q
         _keys(pressed, ended),
         Live(picture(), console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live,
     ):
@@ -525,8 +528,6 @@ def watch(source: Source, state: State, interval: float) -> None:
                 key = pressed.get(timeout=max(0.01, due - time.monotonic()))
             except queue.Empty:
                 key = None
-            except KeyboardInterrupt:
-                return
             if key is not None:
                 if not act(key, state):
                     return

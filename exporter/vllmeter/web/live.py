@@ -13,13 +13,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import secrets
 import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
-from math import isnan
+from math import isfinite, isnan
 from typing import Any, Final, Protocol
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
@@ -42,6 +43,8 @@ from vllmeter.web.recording import mount_recording
 from vllmeter.windows.ring import RING_SECONDS
 from vllmeter.windows.series import FIELDS, Row, ServerSeries
 
+log = logging.getLogger("vllmeter.live")
+
 FASTEST: Final = 0.5
 SLOWEST: Final = 2.0
 SHARE: Final = 0.1
@@ -51,7 +54,9 @@ KEPT_EVENTS: Final = 40
 OVERLAP: Final = 5.0
 """Seconds of rows that a resumed page gets twice: a row may be taken up a moment after its time.  It knows them."""
 SHORT: Final = 10.0
-"""Seconds of rows that are kept of a server whose history nobody asked for."""
+"""Seconds of rows that are kept of every server while somebody looks."""
+MOST_RESUMED: Final = 40
+"""With more servers than this a page that was away for more than :data:`SHORT` reads again what it shows."""
 MOST_PAGES: Final = 64
 MOST_WINDOW: Final = RING_SECONDS
 
@@ -78,7 +83,18 @@ class Event:
 
 
 def _json(document: Any) -> str:
-    return json.dumps(document, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    try:
+        return json.dumps(document, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    except ValueError:  # a number that is none, from a lying source: not known
+        return json.dumps(_finite(document), separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 class Clock:
@@ -163,7 +179,12 @@ class Hub:
         alerts: asyncio.Task[None] | None = None
         try:
             while self.pages and not self.ended:
-                event = await asyncio.to_thread(self._tick)
+                try:
+                    event = await asyncio.to_thread(self._tick)
+                except Exception:  # a fault here must not end what pages show later, and never the sampling
+                    log.exception("fault while building an event of the live page")
+                    await asyncio.sleep(SLOWEST)
+                    continue
                 self._events.append(event)
                 fresh, self._fresh = self._fresh, asyncio.Event()
                 if fresh is not None:
@@ -236,8 +257,7 @@ class Hub:
             if resumed is not None:
                 for server in document["servers"]:
                     name = server["name"]
-                    series = self._full(name) if snapshot.at - resumed > SHORT else self._of(name)
-                    server["rows"] = rows_document(series.since(resumed - OVERLAP)) if series is not None else []
+                    server["rows"] = rows_document(self._rows(name, resumed - OVERLAP))
                     server["memory"] = self._memory_rows(name, resumed - OVERLAP)
             return self._event("hello", document, snapshot.at)
 
@@ -251,7 +271,10 @@ class Hub:
             at = float(text)
         except ValueError:
             return None
-        return at if 0 <= now - at <= RING_SECONDS else None
+        away = now - at
+        if away > SHORT and len(self.service.store.names()) > MOST_RESUMED:
+            return None
+        return at if 0 <= away <= RING_SECONDS else None
 
     def _event(self, kind: str, document: dict[str, Any], at: float) -> Event:
         identity = f"{self.epoch}:{self._number}:{at:.3f}"
@@ -284,10 +307,10 @@ class Hub:
                 memory[view.name] = held
         return rows, memory
 
-    # ------------------------------------------------------------------ history (called under the lock)
+    # ------------------------------------------------------------------ history
 
     def _of(self, name: str) -> ServerSeries | None:
-        """The up-to-date series of a server; short until somebody asks for its history."""
+        """The up-to-date series of a server: its last seconds."""
         entry = self.service.store.entry(name)
         if entry is None:
             self._series.pop(name, None)
@@ -298,18 +321,15 @@ class Hub:
         series.update()
         return series
 
-    def _full(self, name: str) -> ServerSeries | None:
-        """The same with everything that the ring has."""
+    def _rows(self, name: str, after: float) -> list[Row]:
+        """Rows of a server after a monotonic time, read from its ring for this once: pages keep what they got."""
         entry = self.service.store.entry(name)
-        if entry is None:
-            return None
-        series = self._series.get(name)
-        if series is None or series.tracker is not entry.tracker or series.reach < RING_SECONDS:
-            series = ServerSeries(entry.tracker)
-            if self.pages:
-                self._series[name] = series  # kept up to date while somebody looks
+        newest = None if entry is None else entry.tracker.sampled
+        if entry is None or newest is None or newest <= after:
+            return []
+        series = ServerSeries(entry.tracker, min(RING_SECONDS, newest - after))
         series.update()
-        return series
+        return series.since(after)
 
     def _memory_rows(self, name: str, after: float) -> list[list[float | None]]:
         """[monotonic time, bytes on all its GPUs] of NVML ticks; null where a part is not known."""
@@ -325,10 +345,7 @@ class Hub:
         zero = self._clock.of(self.service.snapshot())
         found = {}
         for name in names:
-            with self._lock:
-                series = self._full(name)
-                rows = [] if series is None else series.since(begin - zero)
-            found[name] = [row for row in rows if row[0] <= end - zero]
+            found[name] = [row for row in self._rows(name, begin - zero) if row[0] <= end - zero]
         return found
 
     def history_document(self, names: Sequence[str], begin: float, end: float) -> dict[str, Any]:

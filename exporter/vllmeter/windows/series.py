@@ -67,7 +67,6 @@ class ServerSeries:
 
     def __init__(self, tracker: ServerTracker, reach: float = RING_SECONDS) -> None:
         self.tracker = tracker
-        self.reach = reach
         self.rows: deque[Row] = deque()
         newest = tracker.sampled
         self._from = -inf if newest is None else newest - reach
