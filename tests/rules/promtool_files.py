@@ -166,7 +166,7 @@ def quiet_test(world: Quiet, alerts: Iterable[str], rules: Sequence[Rule]) -> di
     }
 
 
-def test_file(rules: Sequence[Rule], evaluation: str, tests: Sequence[Mapping[str, Any]], folder: str) -> str:
+def as_test_file(rules: Sequence[Rule], evaluation: str, tests: Sequence[Mapping[str, Any]], folder: str) -> str:
     """A test file that loads the rule files in which ``rules`` stand, their groups in dependency order."""
     first = sorted(rules, key=lambda rule: "alert" in rule)  # recordings before alerts, else as they come
     groups = list(dict.fromkeys((rule["file"], rule["group"]) for rule in first))
@@ -208,7 +208,7 @@ def committed() -> dict[str, str]:
             needed = closure(rules, dict.fromkeys(case.alert for case in some))
             suffix = "" if evaluation == "15s" else f"-{evaluation}"
             tests = [promtool_test(case, closure(rules, [case.alert])) for case in some]
-            out[f"{subject}{suffix}.promtest.yaml"] = HEADER + test_file(needed, evaluation, tests, "../../..")
+            out[f"{subject}{suffix}.promtest.yaml"] = HEADER + as_test_file(needed, evaluation, tests, "../../..")
     by_eval: dict[str, list[World]] = {}
     for world in worlds():
         by_eval.setdefault(world.evaluation, []).append(world)
@@ -216,12 +216,12 @@ def committed() -> dict[str, str]:
         names = [q.name for world in some_worlds for q in world.questions]
         needed = closure(rules, dict.fromkeys(one for name in names for one in NAME.findall(name)))
         suffix = "" if evaluation == "15s" else f"-{evaluation}"
-        out[f"recordings{suffix}.promtest.yaml"] = HEADER + test_file(
+        out[f"recordings{suffix}.promtest.yaml"] = HEADER + as_test_file(
             needed, evaluation, [record_test(world, needed) for world in some_worlds], "../../.."
         )
     alerts_of = [name for names in alert_files(rules).values() for name in names]
     in_order = closure(rules, alerts_of)
-    out["quiet.promtest.yaml"] = HEADER + test_file(
+    out["quiet.promtest.yaml"] = HEADER + as_test_file(
         in_order, "30s", [quiet_test(world, alerts_of, in_order) for world in quiet_worlds()], "../../.."
     )
     return out
