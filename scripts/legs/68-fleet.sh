@@ -72,7 +72,10 @@ leg_run() {
   _fleet_start replay vllmeter replay tests/captures/vllm-0.26.0-h200-three-instances.vmrec --base-port "$(free_port)" \
     --start pressure-64 --write-config "$LEG_SCRATCH/vllmeter.yaml"
   local try
-  for ((try = 0; try < 100; try++)); do [[ -s $LEG_SCRATCH/vllmeter.yaml ]] && break || sleep 0.1; done
+  for ((try = 0; try < 100; try++)); do
+    [[ -s $LEG_SCRATCH/vllmeter.yaml ]] && break
+    sleep 0.1
+  done
   _fleet_start exporter vllmeter serve --config "$LEG_SCRATCH/vllmeter.yaml" --listen "$exporter"
   _fleet_ready exporter "http://$exporter/-/ready"
   printf '[{"targets": ["%s"]}]\n' "$exporter" >"$LEG_SCRATCH/exporters.json"
@@ -98,6 +101,7 @@ leg_run() {
   python tests/deploy/fleet_checks.py gaps --store "$_store" --cluster agent --since "$begun" --interval 2
   say "the edge's:"
   python tests/deploy/fleet_checks.py gaps --store "$_store" --cluster edge --since "$begun" --interval 2
+  curl -fsS "http://$agent/metrics" | grep -E '^prometheus_remote_storage_(bytes|samples|samples_dropped|samples_failed)_total'
   say "answers of the store against those of the Prometheus at the edge:"
-  python tests/deploy/fleet_checks.py compare --reference "http://$reference" --store "$_store"
+  python tests/deploy/fleet_checks.py compare --reference "http://$reference" --store "$_store" --cluster edge
 }

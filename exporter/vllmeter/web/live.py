@@ -18,7 +18,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite, isnan
 from typing import Any, Final, Protocol
@@ -143,7 +143,7 @@ class Hub:
 
     # ------------------------------------------------------------------ pages
 
-    async def events(self, since: str) -> AsyncIterator[bytes]:
+    async def events(self, since: str) -> AsyncGenerator[bytes, None]:
         """The stream of one page.  ``since``: id of the last event that it has, "" = none."""
         self.pages += 1
         try:
