@@ -35,6 +35,7 @@ export class Budgets {
     this.table = $("budget-table");
     this.rows = new Map();
     this.near = false;
+    this.details.addEventListener("toggle", () => this.update());
     new IntersectionObserver((entries) => { this.near = entries.at(-1).isIntersecting; this.update(); }).observe(this.details);
     this.table.append(el("caption", { class: "visually-hidden", text: "Budgets and memory of every server, in GiB" }), el("thead", {}, el("tr", {}, ...COLUMNS.map((name) => el("th", { scope: "col", class: RIGHT.has(name) ? "right" : null, text: name })))));
     this.body = this.table.appendChild(el("tbody"));
@@ -42,8 +43,12 @@ export class Budgets {
   }
 
   update() {
-    if (!this.near || !this.details.open) return;
     const { store } = this.app;
+    if (!this.decided && store.order.length) {
+      this.decided = true;
+      if (store.order.length > 20) this.details.open = false;
+    }
+    if (!this.near || !this.details.open) return;
     const seen = [];
     for (const name of store.order) {
       const server = store.servers.get(name);
