@@ -7,7 +7,22 @@ from typing import Annotated
 import typer
 
 from vllmeter import __version__
-from vllmeter.cli import assets, baseline, check, compare, demo, importing, init, record, replay, run, runs, serve, top
+from vllmeter.cli import (
+    assets,
+    baseline,
+    check,
+    compare,
+    demo,
+    importing,
+    init,
+    record,
+    replay,
+    run,
+    runs,
+    serve,
+    stack,
+    top,
+)
 
 app = typer.Typer(
     name="vllmeter",
@@ -37,6 +52,7 @@ app.command("serve")(serve.serve)
 app.command("check")(check.check)
 app.command("init")(init.init)
 app.command("demo")(demo.demo)
+app.command("stack")(stack.stack)
 app.command("top")(top.top)
 app.command("record")(record.record)
 app.command("replay")(replay.replay)
