@@ -91,9 +91,12 @@ def test_it_starts_without_an_nvidia_library(tmp_path: Path) -> None:
     env = {"PYTHONPATH": f"{tmp_path}/shim:{root}/exporter"}
     with serving(tmp_path, "listen: 127.0.0.1:0\ndiscovery: {processes: false}\n", env=env) as served:
         served.wait_for("nvml=down")
-        text = requests.get(served.url + "/metrics", timeout=5).text
+        wanted = 'vllmeter_nvml_status_info{reason="no_pynvml"} 1'
+        deadline = time.monotonic() + 10
+        while wanted not in (text := requests.get(served.url + "/metrics", timeout=5).text):
+            assert time.monotonic() < deadline, text
+            time.sleep(0.3)
         assert "vllmeter_nvml_up 0" in text
-        assert 'vllmeter_nvml_status_info{reason="no_pynvml"} 1' in text
         assert served.end() == 0
 
 
