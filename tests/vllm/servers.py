@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -80,7 +81,7 @@ class Process:
             text = Path(f"/proc/{self.pid}/maps").read_text()
         except OSError:
             return set()
-        return {Path(name) for name in re.findall(r"(/dev/shm/psm_\w+)", text)}
+        return {Path(name) for name in re.findall(r"(/dev/shm/(?:psm_|sem\.mp-)\w+)", text)}
 
 
 def process(pid: int) -> Process | None:
@@ -226,10 +227,13 @@ class Vllm:
 @contextlib.contextmanager
 def serving(servers: Sequence[Vllm]) -> Iterator[None]:
     """Starts all of them side by side; ends all of them, whatever happens."""
-    try:
-        for server in servers:
-            server.start()
-        yield
-    finally:
-        for server in servers:
-            server.stop(patience=15)
+    # Short, since their sockets lie there too, and removed: killed servers leave their files behind.
+    with tempfile.TemporaryDirectory(prefix="vllm.", dir="/tmp", ignore_cleanup_errors=True) as scratch:
+        try:
+            for server in servers:
+                server.environment["TMPDIR"] = scratch
+                server.start()
+            yield
+        finally:
+            for server in servers:
+                server.stop(patience=15)

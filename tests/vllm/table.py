@@ -33,7 +33,9 @@ def same(subject: str, seen: object, expected: object) -> None:
 def text(value: object) -> str:
     """Numbers short enough for a table."""
     if isinstance(value, float):
-        return f"{value:.0f}" if value == int(value) else f"{value:.4g}"
+        if value == int(value):
+            return f"{value:.0f}"
+        return f"{value:.2f}" if abs(value) >= 1e6 else f"{value:.4g}"
     return str(value)
 
 
