@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-leg_title="Every small mistake put into the rules is noticed by their tests (scripts/rules-mutate, all mutants)"
-leg_limit=1200
+leg_title="Every small mistake put into the rules is noticed by their tests (150 mutants here; scripts/rules-mutate runs all)"
+leg_limit=900
 
 leg_run() {
   leg_venv
   leg_debian promtool=prometheus
-  python scripts/rules-mutate
+  python scripts/rules-mutate --sample "${VLLMETER_MUTANTS:-150}"
 }
