@@ -26,7 +26,8 @@ READ = """async () => {
     figures.state = JSON.parse(card.querySelector("[data-v=state]").dataset.raw);
     page[card.dataset.server] = { wall: vllmeter.store.servers.get(card.dataset.server).now.reading_wall, figures };
   }
-  return { snapshot, page };
+  const drawn = document.body.dataset.wall === String(vllmeter.store.wall);
+  return { snapshot, page, drawn, nvml: vllmeter.store.host.nvml_wall };
 }"""
 
 
@@ -43,6 +44,9 @@ def test_values_on_the_page_are_those_of_the_snapshot_at_that_second(world: Worl
     deadline = time.monotonic() + 25
     while time.monotonic() < deadline and sum(n >= 2 for n in compared.values()) < 3:
         data = page.evaluate(READ)
+        if not data["drawn"] or data["nvml"] != data["snapshot"]["nvml"]["wall"]:
+            page.wait_for_timeout(50)
+            continue  # another second than this snapshot's
         for server in data["snapshot"]["servers"]:
             shown = data["page"][server["name"]]
             if shown["wall"] is None or shown["wall"] != server["reading_wall"]:

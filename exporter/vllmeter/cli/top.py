@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import select
 import sys
 import threading
@@ -383,7 +384,8 @@ def render(state: State, width: int, *, unicode: bool = True, keys: str = "") ->
         tone = _TONES.get(server["now"]["state"], "yellow")
         if tone in ("bold red", "yellow"):
             since = server["now"]["since"]
-            lasting = f", for {_span(document['wall'] - since)}" if since is not None else ""
+            said = since is None or re.search(r" \d+ s\b", server["now"]["reason"])
+            lasting = "" if said else f", for {_span(document['wall'] - since)}"
             yield _text(f"{server['name']}: {server['now']['reason']}{lasting}", style=tone)
         attribution = server["facts"]["attribution"]
         if attribution["state"] != "measured" and attribution["reason"]:

@@ -73,6 +73,7 @@ def host_document(snapshot: Snapshot) -> dict[str, Any]:
     return {
         "nvml_up": snapshot.nvml is not None and snapshot.nvml.up,
         "nvml_reason": snapshot.nvml_reason,
+        "nvml_wall": None if snapshot.nvml is None else snapshot.nvml.wall,
         "host_pid_namespace": snapshot.host_pid_namespace,
         "config_ok": snapshot.config.last_reload_ok,
         "config_error": snapshot.config.error,

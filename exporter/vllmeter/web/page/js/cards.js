@@ -236,7 +236,7 @@ class Card {
     put(this.state, `${sign} ${word}`);
     attr(this.state, "class", `pill ${tone}`);
     attr(this.state, "data-raw", JSON.stringify(now.state));
-    const since = f.known(now.since) && now.state !== "busy" && now.state !== "ready" ? `, for ${f.span(this.app.store.wall - now.since)}` : "";
+    const since = f.known(now.since) && now.state !== "busy" && now.state !== "ready" && !/ \d+ s\b/.test(now.reason) ? `, for ${f.span(this.app.store.wall - now.since)}` : "";
     put(this.reason, `${now.reason}${since}`);
     hide(this.reason, tone === "good" && !this.open);
     const model = [facts?.model, facts?.version ? `vLLM ${facts.version}` : null].filter(Boolean).join(" · ");

@@ -202,6 +202,12 @@ function lastOf(server, field) {
 export function offered(server) {
   const absent = server.now?.window?.absent;
   if (absent) server.lacks = CHARTS.filter((spec) => spec.offer && absent[spec.offer] === "not_offered").map((spec) => spec.id);
+  else if (!server.lacks && server.loaded) {
+    // It does not answer now, and did not since this page was opened: its past says what it has.
+    const silent = { kv: "kv_cache_usage", itl: "itl_mean", preemptions: "preemptions", prefix: "prefix_hit_ratio_60s" };
+    const never = Object.keys(silent).filter((id) => !(server.columns[silent[id]] ?? []).some(f.known));
+    if (server.t.length) server.lacks = never;
+  }
   return CHARTS.filter((spec) => !server.lacks?.includes(spec.id));
 }
 
@@ -267,7 +273,7 @@ export class Chart {
         y: { range: (u, min, max) => this.#range(max) },
       },
       axes: [
-        { ...axis, space: 70, size: 20, gap: 3, values: HOUR, incrs: [1, 2, 5, 10, 15, 30, 60, 120, 300] },
+        { ...axis, space: 56, size: 20, gap: 3, values: HOUR, incrs: [1, 2, 5, 10, 15, 20, 30, 60, 120, 300] },
         { ...axis, size: 46, gap: 4, space: 26, incrs: spec.unit === "gib" ? GIB_STEPS : undefined, values: (u, splits) => splits.map((s) => tick[spec.unit](s)) },
       ],
       series,
