@@ -10,5 +10,5 @@ leg_run() {
   debian_ready promtool=prometheus prometheus=prometheus alertmanager=prometheus-alertmanager \
     || say "Some tests will be skipped: $DEBIAN_REASON"
   # Tests marked promtool belong to the legs promtool-*, once for each version.
-  pytest -n "${VLLMETER_TEST_WORKERS:-2}" --durations=15 -p no:cacheprovider -m "not promtool"
+  pytest -n "${VLLMETER_TEST_WORKERS:-2}" --durations=15 -p no:cacheprovider -m "not promtool and not realtime"
 }

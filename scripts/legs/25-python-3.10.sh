@@ -15,5 +15,5 @@ leg_run() {
   leg_venv
   python --version
   # Against real programs they ran in the leg before; here only Python matters.
-  pytest -n "${VLLMETER_TEST_WORKERS:-2}" -p no:cacheprovider -m "not promtool and not browser and not containers"
+  pytest -n "${VLLMETER_TEST_WORKERS:-2}" -p no:cacheprovider -m "not promtool and not realtime and not browser and not containers"
 }
