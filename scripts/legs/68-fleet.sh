@@ -64,6 +64,9 @@ leg_run() {
   local prometheus=$TOOL_PATH
   leg_tool victoria-metrics
   _victoria=$TOOL_PATH
+  leg_tool promtool
+  "$TOOL_PATH" check config deploy/fleet/edge.yml
+  "$TOOL_PATH" check config --agent deploy/fleet/agent.yml
   _fleet_pids=()
   leg_at_end _fleet_end
   local exporter reference agent begun
