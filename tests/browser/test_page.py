@@ -186,6 +186,33 @@ def test_a_cut_connection_resumes_without_a_hole_and_says_so(world: World, watch
         cable.close()
 
 
+def test_a_tab_in_the_background_lets_go_of_its_connection_and_comes_back_without_a_hole(
+    world: World, watched: Watched
+) -> None:
+    """Six tabs would use up what a browser opens to one host."""
+    page = watched.open(world[1].url)
+    until(page, "() => [...vllmeter.store.servers.values()].every((s) => s.loaded)")
+    hide = """(hidden) => {
+      vllmeter.stream.sleepAfter = 100;
+      Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    page.evaluate(hide, True)
+    until(page, "() => vllmeter.stream.now === 'asleep' && vllmeter.stream.source === null")
+    page.wait_for_timeout(4000)
+    page.evaluate(hide, False)
+    until(page, "() => vllmeter.stream.now === 'live'")
+    page.wait_for_timeout(1500)
+    gaps = page.evaluate(
+        """() => [...vllmeter.store.servers.values()].map((s) => {
+          const t = s.t.filter((x) => x > vllmeter.store.wall - 9);
+          return Math.max(...t.slice(1).map((x, i) => x - t[i]));
+        })"""
+    )
+    assert max(gaps) < 2.2, gaps
+    assert page.locator("#notices .notice").count() == 0
+
+
 def test_a_restarted_exporter_is_said_and_the_page_goes_on(tmp_path: Path, watched: Watched) -> None:
     """The new process knows nothing of before: the page keeps what it has and says how much is missing."""
     server = OneServer()

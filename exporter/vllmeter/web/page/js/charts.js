@@ -212,7 +212,10 @@ export function offered(server) {
 }
 
 const GIB_STEPS = [0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500].map((n) => n * 2 ** 30);
-const HOUR = (u, splits) => splits.map((s) => (u.valToPos(s, "x") < 22 ? "" : f.clock(s)));
+const HOUR = (u, splits) => splits.map((s) => {
+  const at = u.valToPos(s, "x");
+  return at < 22 || at > u.bbox.width / devicePixelRatio - 18 ? "" : f.clock(s);
+});
 
 export class Chart {
   constructor(spec, server, app) {

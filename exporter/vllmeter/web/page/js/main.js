@@ -140,6 +140,7 @@ class App {
     const words = {
       connecting: ["◌ connecting …", "wait"],
       live: ["● live", "good"],
+      asleep: ["☾ in the background", "wait"],
       late: ["◔ no news for some seconds", "warn"],
       lost: [`✕ connection lost ${f.span(lost)} ago, trying again`, "bad"],
     };

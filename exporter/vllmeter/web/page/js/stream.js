@@ -3,6 +3,9 @@
 const LATE = 3500; // ms without an event
 const DEAD = 9000; // ms without an event: open a new connection
 
+// A browser keeps six connections to one host: tabs that nobody looks at give theirs back, and fetch what they missed.
+const SLEEP = 10000; // ms in the background
+
 export class Stream {
   constructor({ hello, tick, state }) {
     this.callbacks = { hello, tick, state };
@@ -12,11 +15,29 @@ export class Stream {
     this.heard = 0;
     this.lostAt = null;
     this.now = "connecting";
+    this.asleep = false;
+    this.sleepAfter = SLEEP;
+    document.addEventListener("visibilitychange", () => this.#seen());
     setInterval(() => this.#watch(), 500);
     addEventListener("online", () => this.#again(0));
   }
 
+  #seen() {
+    clearTimeout(this.drowsy);
+    if (document.hidden) this.drowsy = setTimeout(() => this.#sleep(), this.sleepAfter);
+    else if (this.asleep) this.open();
+  }
+
+  #sleep() {
+    clearTimeout(this.timer);
+    this.source?.close();
+    this.source = null;
+    this.asleep = true;
+    this.#say("asleep");
+  }
+
   open() {
+    this.asleep = false;
     this.source?.close();
     const source = new EventSource(`api/stream${this.lastId ? `?since=${encodeURIComponent(this.lastId)}` : ""}`);
     this.source = source;
@@ -51,7 +72,7 @@ export class Stream {
   }
 
   #again(wait) {
-    if (this.source !== null) return;
+    if (this.source !== null || this.asleep) return;
     clearTimeout(this.timer);
     this.retryAt = performance.now() + wait;
     this.#say("lost");
@@ -59,6 +80,7 @@ export class Stream {
   }
 
   #watch() {
+    if (this.asleep) return;
     const silent = performance.now() - this.heard;
     if (this.source === null) {
       this.#say("lost");
