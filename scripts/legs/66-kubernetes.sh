@@ -2,14 +2,10 @@
 leg_title="Kubernetes manifests: kustomize builds them, the API's and the operator's schemas accept them, promtool reads the rules"
 leg_limit=300
 
-leg_check() {
-  if ! have npm || ! have node; then
-    leg_skip "Node.js with npm is not installed (the schemas come as packages)"
-  fi
-}
-
 leg_run() {
   leg_venv
+  # The schemas come as npm packages.
+  leg_debian node=nodejs npm=npm
   leg_tool promtool
   local promtool=$TOOL_PATH schemas part
   leg_tool kustomize
