@@ -118,9 +118,7 @@ def test_real_wrappers_give_memory_v2_and_sentinels() -> None:
 
 def test_real_wrappers_on_an_old_library_fall_back() -> None:
     """Without _v3 the unversioned wrapper raises NVMLLibraryMismatchError; _v2 and memory v1 still work."""
-    library = FakeLibrary(
-        [(5, 700)], missing=("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMemoryInfo_v2")
-    )
+    library = FakeLibrary([(5, 700)], missing=("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMemoryInfo_v2"))
     gpu = reader(library).read(1.0, 1.0).gpus[0]
     assert gpu.processes is not None
     assert [(process.pid, process.used_bytes) for process in gpu.processes] == [(5, 700)]

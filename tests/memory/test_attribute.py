@@ -518,9 +518,7 @@ def test_pods_by_uid_address_and_name() -> None:
 def test_systemd_units() -> None:
     """By name; the unit's main process makes the whole unit the server's."""
     unit: dict[str, Any] = {"unit": "vllm-chat.service"}
-    world = table(
-        server(10, 8000, **unit), engine(11, 10, **unit), process(12, 1, ("python3", "sidecar.py"), **unit)
-    )
+    world = table(server(10, 8000, **unit), engine(11, 10, **unit), process(12, 1, ("python3", "sidecar.py"), **unit))
     reading = nvml(gpu([(11, 4 * GIB), (12, GIB)]))
     for one in (facts("vllm-chat", 1, "other"), facts("x", 8000), matched("x", unit="vllm-chat")):
         result = split(reading, world, one)
@@ -873,9 +871,7 @@ def test_mps_clients_are_measured_and_the_servers_part_is_its_own() -> None:
 
 def test_mps_before_volta_is_unavailable() -> None:
     """Everything is inside the MPS server there."""
-    world = table(
-        server(10, 8000), engine(11, 10), process(70, 1, ("nvidia-cuda-mps-server",), "nvidia-cuda-mps")
-    )
+    world = table(server(10, 8000), engine(11, 10), process(70, 1, ("nvidia-cuda-mps-server",), "nvidia-cuda-mps"))
     result = split(nvml(gpu([(70, 6 * GIB)])), world, facts("a", 8000))
     assert result.servers["a"].attribution.state == "unavailable"
     assert "nvidia-cuda-mps-server" in result.servers["a"].attribution.reason

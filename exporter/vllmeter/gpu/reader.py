@@ -600,9 +600,7 @@ class NvmlReader:
 
     # ------------------------------------------------------------------ memory
 
-    def _memory(
-        self, device: _Device, handle: Any, absent: dict[str, str], *, unify: bool, key: str = ""
-    ) -> _Memory:
+    def _memory(self, device: _Device, handle: Any, absent: dict[str, str], *, unify: bool, key: str = "") -> _Memory:
         if not device.memory_v1:
             version = getattr(self._api, "nvmlMemory_v2", None)
             result: Any = Failure(reasons.FUNCTION_NOT_FOUND)

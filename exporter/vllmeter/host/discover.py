@@ -159,9 +159,7 @@ def _connectable(host: str | None) -> str:
     return f"[{address}]" if address.version == 6 else str(address)
 
 
-def _place(
-    table: ProcessTable, process: HostProcess, command: ServeCommand, facts: ContainerFacts | None
-) -> _Place:
+def _place(table: ProcessTable, process: HostProcess, command: ServeCommand, facts: ContainerFacts | None) -> _Place:
     if command.text("uds"):
         return _Place(why=f"--uds {command.text('uds')}: it listens on a unix socket only; give it a port")
     port, method, note = _port(process, command)

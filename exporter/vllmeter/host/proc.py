@@ -415,9 +415,7 @@ class ProcReader:
     def _read_sockets(self, tick: _Tick, chosen: Sequence[int], facts: Mapping[int, _Facts]) -> None:
         """Listening ports of the chosen processes, every SOCKETS_EVERY seconds and at once for new ones."""
         assert self._own is not None
-        due = [
-            pid for pid in chosen if facts[pid].relevant and (tick.sockets or self._seen[pid].sockets is None)
-        ]
+        due = [pid for pid in chosen if facts[pid].relevant and (tick.sockets or self._seen[pid].sockets is None)]
         if not due and not tick.sockets:
             return
         # Our own namespace too: its addresses say which URLs mean this host

@@ -348,7 +348,7 @@ class _Blind:
 
 
 def driver_numbers(version: str | None) -> tuple[int, ...]:
-    """"535.104.05" -> (535, 104, 5); empty when unknown."""
+    """ "535.104.05" -> (535, 104, 5); empty when unknown."""
     numbers = []
     for word in (version or "").split("."):
         if not word.isdigit():

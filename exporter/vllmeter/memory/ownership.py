@@ -299,9 +299,7 @@ class HostView:
                 loopback = True
                 continue
             found.update(
-                inode
-                for inode, addresses in self.table.namespace_addresses.items()
-                if str(address) in addresses
+                inode for inode, addresses in self.table.namespace_addresses.items() if str(address) in addresses
             )
         if loopback:
             if own is None:
