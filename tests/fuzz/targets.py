@@ -352,11 +352,17 @@ def compose(data: bytes) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _log_lines() -> tuple[str, ...]:
+def _log_lines() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(lines that say something, all lines) of real logs."""
     lines: dict[str, None] = {}
+    telling: dict[str, None] = {}
     for path in sorted((TESTS / "captures" / "logs").glob("*.log")):
-        lines.update(dict.fromkeys(path.read_text(errors="replace").split("\n")))
-    return tuple(lines)
+        log = StartupLog()
+        for line in path.read_text(errors="replace").split("\n"):
+            lines[line] = None
+            if log.feed(line):
+                telling[line] = None
+    return tuple(telling), tuple(lines)
 
 
 def startup_log(data: bytes) -> bool:
@@ -365,7 +371,8 @@ def startup_log(data: bytes) -> bool:
     log = StartupLog()
     changed = False
     for _ in range(1 + source.number(30)):
-        line = source.pick(_log_lines())
+        telling, every = _log_lines()
+        line = source.pick(telling if source.often(3) else every)
         kind = source.number(6)
         if kind == 4:
             digits = [at for at, c in enumerate(line) if c.isdigit()]

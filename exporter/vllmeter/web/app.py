@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from ipaddress import ip_address
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request, Response
@@ -125,6 +125,22 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
+_REFUSALS: Final[dict[int | str, str]] = {
+    400: "The request, or the file that it wants loaded, makes no sense; the text says why.",
+    401: "Credentials are needed or wrong.",
+    403: "The request came from another site.",
+    404: "No such thing.",
+    405: "Another method is wanted.",
+    409: "It makes no sense now; the text says why.",
+    413: "The request is too large.",
+    421: "The host name is not one of this exporter's.",
+    422: "A parameter or field is not as described.",
+    429: "Too many requests from this address.",
+    503: "Not now: starting, overloaded, or only a restart helps.",
+}
+"""What any route may answer beside success (see web.security)."""
+
+
 def _text(text: str, status: int = 200) -> Response:
     return Response(text + "\n", status_code=status, media_type="text/plain; charset=utf-8")
 
@@ -137,6 +153,7 @@ def create_app(service: Service) -> FastAPI:
         description="Observability for vLLM instances that share a GPU.",
         docs_url=None,
         redoc_url=None,
+        responses={status: {"description": text} for status, text in _REFUSALS.items()},
     )
 
     @app.get("/metrics", response_class=Response)
