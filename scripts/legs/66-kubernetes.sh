@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 leg_title="Kubernetes manifests: kustomize builds them, the API's and the operator's schemas accept them, promtool reads the rules"
-leg_limit=300
+leg_limit=600
 
 leg_run() {
   leg_venv
@@ -10,6 +10,8 @@ leg_run() {
   local promtool=$TOOL_PATH schemas part
   leg_tool kustomize
   export KUSTOMIZE=$TOOL_PATH
+  leg_tool manifests
+  local strict=$TOOL_PATH
   pytest -q tests/deploy/test_kubernetes.py
 
   # Kept between runs; made anew when the pins change.
@@ -32,11 +34,17 @@ import yaml
 for document in yaml.safe_load_all(open(sys.argv[1], encoding="utf-8")):
     print(json.dumps(document))
 PY
-    say "$part:"
+    say "$part: fields, then schemas"
+    "$strict" <"$LEG_SCRATCH/$part.yaml"
     node tests/deploy/kubernetes/validate.mjs "$schemas" <"$LEG_SCRATCH/$part.json"
   done
 
-  # The check can fail: wrong types are found in both kinds of schema.
+  # The checks can fail: misspelled fields are found, and wrong types in both kinds of schema.
+  sed 's/hostPID:/hostPid:/; s/podMetricsEndpoints:/podMetricsEndpoint:/' "$LEG_SCRATCH/complete.yaml" >"$LEG_SCRATCH/broken.yaml"
+  if "$strict" <"$LEG_SCRATCH/broken.yaml" >"$LEG_SCRATCH/said" 2>&1; then
+    die "misspelled fields are accepted"
+  fi
+  grep -q '2 wrong' "$LEG_SCRATCH/said" || { cat "$LEG_SCRATCH/said" >&2 && die "two fields were misspelled, others found"; }
   sed 's/"hostPID": true/"hostPID": "yes"/; s/"podMetricsEndpoints": \[/"podMetricsEndpoints": 3, "x": [/' "$LEG_SCRATCH/complete.json" >"$LEG_SCRATCH/broken.json"
   if node tests/deploy/kubernetes/validate.mjs "$schemas" <"$LEG_SCRATCH/broken.json" >"$LEG_SCRATCH/said" 2>&1; then
     die "the schemas accept a wrong DaemonSet and a wrong PodMonitor"

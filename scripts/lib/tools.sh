@@ -6,7 +6,7 @@
 #   tool_ready NAME    builds it where needed; sets TOOL_PATH, or returns 1 and sets TOOL_REASON
 #   tool_known NAME    0 when it is built already or Go is there to build it; else TOOL_REASON
 #
-# NAME is one of: prometheus, promtool, alertmanager, amtool, victoria-metrics, compose, actionlint, kustomize.
+# NAME is one of: prometheus, promtool, alertmanager, amtool, victoria-metrics, compose, actionlint, kustomize, manifests.
 # The versions stand in tools/go/<module>/go.mod, the checksums in its go.sum; the built program lies
 # in the cache folder under <name>-<version>-<hash of both>. VLLMETER_<NAME> (VLLMETER_PROMTOOL, ...)
 # points at a program of your own instead. The web pages of Prometheus and Alertmanager are left out: nothing
@@ -63,7 +63,14 @@ _tool_facts() {
       _tool_package=$_tool_of
       _tool_variable=sigs.k8s.io/kustomize/api/provenance.version
       ;;
-    *) die "tool $1 is unknown; scripts/lib/tools.sh knows prometheus, promtool, alertmanager, amtool, victoria-metrics, compose, actionlint, kustomize" ;;
+    manifests)
+      # A program of our own over the types of the operator, whose version it has.
+      _tool_module=manifests
+      _tool_of=github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring
+      _tool_package=.
+      _tool_variable=main.version
+      ;;
+    *) die "tool $1 is unknown; scripts/lib/tools.sh knows prometheus, promtool, alertmanager, amtool, victoria-metrics, compose, actionlint, kustomize, manifests" ;;
   esac
   _tool_folder="$VLLMETER_ROOT/tools/go/$_tool_module"
   _tool_version="$(awk -v module="$_tool_of" '
@@ -73,7 +80,7 @@ _tool_facts() {
     _tool_version="${BASH_REMATCH[1]}.$((10#${BASH_REMATCH[2]})).${BASH_REMATCH[3]}"
   fi
   local hash
-  hash="$(printf '%s %s\n' "$_tool_tags" "$(hash_of "$_tool_folder/go.mod" "$_tool_folder/go.sum")" | sha256sum | cut -c1-12)"
+  hash="$(printf '%s %s\n' "$_tool_tags" "$(hash_of "$_tool_folder/go.mod" "$_tool_folder/go.sum" "$_tool_folder/main.go")" | sha256sum | cut -c1-12)"
   _tool_built="$(cache_folder)/tools/$1-$_tool_version-$hash/$1"
 }
 
