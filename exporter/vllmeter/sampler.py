@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from vllmeter.config.settings import Server, Settings
 from vllmeter.gpu.source import GpuSource
 from vllmeter.host.source import ProcessSource
+from vllmeter.scrape.canary import Canary
 from vllmeter.scrape.loop import TargetLoop
 from vllmeter.scrape.target import Target
 from vllmeter.snapshot import ContainerTable, NvmlReading, ProcessTable
@@ -38,6 +39,7 @@ class Sampler:
         self._store = store
         self._sources = sources
         self._loops: dict[str, TargetLoop] = {}
+        self._canaries: dict[str, tuple[Server, Canary]] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._table: ProcessTable | None = None
@@ -92,6 +94,17 @@ class Sampler:
     def _interval(self, server: Server) -> float:
         return server.interval or self._settings.interval
 
+    def _consider_canary(self, loop: TargetLoop) -> None:
+        server = loop.target.server
+        if not server.canary:
+            return
+        canary = self._canaries.get(server.name)
+        if canary is None or canary[0] is not server:
+            canary = (server, Canary(server, lambda: self._store.proved(server.name)))
+            self._canaries[server.name] = canary
+        state, model = self._store.doubtful(server.name)
+        canary[1].consider(state, model, time.monotonic())
+
     # ------------------------------------------------------------------ GPU and processes
 
     def _gpu_loop(self) -> None:
@@ -142,4 +155,5 @@ class Sampler:
                 loops: Iterable[TargetLoop] = list(self._loops.values())
             for loop in loops:
                 loop.watch()
+                self._consider_canary(loop)
             self._store.pending(time.monotonic(), time.time())

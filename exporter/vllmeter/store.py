@@ -290,6 +290,21 @@ class Store:
         with self._lock:
             return tuple(self._ended)
 
+    def doubtful(self, name: str) -> tuple[str, str | None]:
+        """State and model name of a server, for the canary."""
+        entry = self._entries.get(name)
+        if entry is None:
+            return "gone", None
+        sample = entry.target.sample
+        names = sample.reading.layout.model_names if sample is not None else ()
+        return entry.tracker.status().state, names[0] if names else None
+
+    def proved(self, name: str) -> None:
+        """The canary of a server got its answer now."""
+        entry = self._entries.get(name)
+        if entry is not None and entry.target.sample is not None:
+            entry.tracker.proved(entry.target.sample.at)
+
     def hold(self, target: Target) -> bool:
         """True while sampling of a server must not slow down: requests wait, or a run is active."""
         if self._runs:

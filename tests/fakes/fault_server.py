@@ -182,6 +182,14 @@ class FaultServer:
                 lines = head.decode("latin-1").split("\r\n")
                 path = lines[0].split(" ")[1]
                 headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines[1:])}
+                missing = int(headers.get("content-length", "0")) - len(pending)
+                while missing > 0:
+                    data = sock.recv(min(missing, 65536))
+                    if not data:
+                        return
+                    pending += data
+                    missing -= len(data)
+                pending = pending[int(headers.get("content-length", "0")) :]
                 self.requests.append((path, headers))
                 if not self.behaviour(sock, path):
                     break

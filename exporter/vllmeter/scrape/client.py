@@ -192,7 +192,7 @@ class ScrapeClient:
         headers = {"Accept": ACCEPT if metrics else "*/*", **self._headers}
         if self._server.auth is not None:
             try:
-                headers["Authorization"] = _authorization(self._server.auth)
+                headers["Authorization"] = authorization(self._server.auth)
             except SecretError as error:
                 return failed("secret", str(error))
         pool = self._pool  # close() may come from another thread at any moment
@@ -272,7 +272,8 @@ class SecretError(Exception):
     """A credential that cannot be read; the text names where it was looked for, never its value."""
 
 
-def _authorization(auth: Auth) -> str:
+def authorization(auth: Auth) -> str:
+    """Value of the Authorization header; SecretError when a secret cannot be read."""
     if auth.username is not None:
         password = _secret(auth.password_env, auth.password_file)
         return _basic(auth.username, password)
