@@ -82,8 +82,9 @@ def test_the_servers_are_those_of_the_compose_file() -> None:
         assert parsed.problems == ()
         assert parsed.fraction == compose[parsed.model].command.fraction
         assert settings[name].url == f"http://127.0.0.1:{parsed.port}"
-        assert settings[name].match is not None
-        assert settings[name].match.unit == f"vllm-{name}.service"
+        match = settings[name].match
+        assert match is not None
+        assert match.unit == f"vllm-{name}.service"
         assert f"http://127.0.0.1:{parsed.port}/health" in text(FOLDER / f"vllm-{name}.service")
 
 
