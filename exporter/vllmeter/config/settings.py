@@ -273,13 +273,6 @@ class PrometheusLink(Strict):
     url: str = Field(..., description="Base URL.")
 
 
-class GrafanaLink(Strict):
-    """A Grafana that gets an annotation per run."""
-
-    url: str = Field(..., description="Base URL.")
-    token_env: str = Field("GRAFANA_TOKEN", description="Environment variable that holds a service account token.")
-
-
 class Settings(Strict):
     """The whole configuration file."""
 
@@ -291,7 +284,6 @@ class Settings(Strict):
     docker: Docker = Field(default_factory=Docker, description="Docker API.")
     discovery: Discovery = Field(default_factory=Discovery, description="Finding servers.")
     prometheus: PrometheusLink | None = Field(None, description="Prometheus for firing alerts.")
-    grafana: GrafanaLink | None = Field(None, description="Grafana for annotations of runs.")
     state_dir: Path | None = Field(None, description="Where runs and baselines are kept; default per user.")
     web_config: Path | None = Field(None, description="TLS and authentication of our own endpoint (web.yml).")
 

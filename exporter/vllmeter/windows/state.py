@@ -298,7 +298,8 @@ class StateMachine:
 
     def _with_demand(self, seen: Observation, demand_since: float) -> tuple[str, str]:
         evidence = seen.evidence
-        words = f"{_demand(seen):.0f} requests"
+        demand = round(_demand(seen))
+        words = f"{demand} request" + "s" * (demand != 1)
         # A request that has just come in had no time to progress.
         progress = seen.at - max(demand_since, self._progress_at)
         still = seen.at - max(demand_since, self._moved_at)
