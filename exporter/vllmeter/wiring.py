@@ -176,7 +176,7 @@ class Exporter:
         old = self._settings
         fixed = [
             name
-            for name in ("listen", "windows", "docker", "web_config", "state_dir")
+            for name in ("listen", "windows", "docker", "discovery", "web_config", "state_dir")
             if getattr(old, name) != getattr(new, name)
         ]
         if old.nvml.model_copy(update={"interval": 1, "processes_every": 1}) != new.nvml.model_copy(

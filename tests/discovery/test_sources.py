@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from discovery.answers import served
+from vllmeter.config.load import ConfigError, load_config
 from vllmeter.config.settings import DnsDiscovery as DnsSettings
 from vllmeter.config.settings import FileDiscovery as FileSettings
 from vllmeter.config.settings import HttpDiscovery as HttpSettings
@@ -24,7 +25,7 @@ from vllmeter.discovery.file import FileDiscovery
 from vllmeter.discovery.http import HttpDiscovery
 from vllmeter.discovery.kubernetes import KubernetesDiscovery, pod_server
 from vllmeter.discovery.source import DiscoveryError
-from vllmeter.wiring import build_discovery
+from vllmeter.wiring import Exporter, build_discovery
 
 
 def group(*targets: str, **labels: str) -> dict[str, Any]:
@@ -376,3 +377,14 @@ def test_every_source_is_built_when_it_is_configured() -> None:
     assert [s.name for s in build_discovery(Settings.model_validate({"discovery": {"dns": {"name": "vllm"}}}))] == [
         "dns"
     ]
+
+
+def test_a_reload_that_changes_discovery_is_refused_and_says_so(tmp_path: Path) -> None:
+    """Sources are built at the start; a change that would silently do nothing is an error instead."""
+    config = tmp_path / "vllmeter.yaml"
+    config.write_text("nvml: {enabled: false}\ndiscovery: {file: {files: [a.json]}}\n")
+    exporter = Exporter(load_config(config), config_path=config, state_dir=tmp_path)
+    exporter.reload()
+    config.write_text("nvml: {enabled: false}\ndiscovery: {file: {files: [b.json]}}\n")
+    with pytest.raises(ConfigError, match="discovery: changes only by a restart"):
+        exporter.reload()
