@@ -36,7 +36,8 @@ while True:
     store.save(dataclasses.replace(run, state=FINISHED, ended=1.796e9 + number + 1, exit_code=0))
     print("done", run.id, flush=True)
     baseline = Baseline(server="chat", scenario=f"s{number}", run=run.id, recorded=1.796e9, throughput=1.0)
-    _save(state, [*load_stored(state), StoredBaseline(baseline, (run.id,))][-50:])
+    others = [one for one in load_stored(state) if one.baseline.scenario != baseline.scenario]
+    _save(state, [*others[-50:], StoredBaseline(baseline, (run.id,))])
     print("baseline", f"s{number}", flush=True)
 """
 

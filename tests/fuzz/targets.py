@@ -93,6 +93,7 @@ def exposition_text(source: Source) -> str:
     """Families of real bodies with other values, labels, orders and now and then a broken line."""
     lines: list[str] = []
     seen = set()
+    tame = source.often(4)
     for _ in range(1 + source.number(5)):
         block = source.pick(_real_lines())
         if block in seen:
@@ -100,20 +101,21 @@ def exposition_text(source: Source) -> str:
         seen.add(block)
         changed = list(block)
         for _ in range(source.number(4)):
-            _change(source, changed)
+            _change(source, changed, broken=not tame)
         lines += changed
-    if not source.often(16):
+    if not tame and not source.often(4):
         source_line = source.text(40).decode("utf-8", "replace")
         lines.insert(source.number(len(lines) + 1), source_line)
     return "\n".join(line for line in lines if line or source.often()) + "\n"
 
 
-def _change(source: Source, lines: list[str]) -> None:
+def _change(source: Source, lines: list[str], *, broken: bool) -> None:
+    """Changes one line; ``broken`` also in ways that a body does not survive."""
     if not lines:
         return
     at = source.number(len(lines))
     line = lines[at]
-    kind = source.number(16)
+    kind = source.number(16 if broken else 12)
     head, blank, _ = line.rpartition(" ")
     if kind < 8 and not line.startswith("#") and blank:
         lines[at] = f"{head} {source.pick(VALUES)}"
@@ -126,7 +128,7 @@ def _change(source: Source, lines: list[str]) -> None:
     elif kind == 11:
         lines[at] = line + source.pick(("", " 1600000000000", " 0", "  "))
     elif kind == 12:
-        lines[at], lines[-1] = lines[-1], lines[at]
+        lines[at], lines[-1] = lines[-1], lines[at]  # a TYPE line after its samples
     elif kind == 13 and blank and not line.startswith("#"):
         lines[at] = f"{head} {source.pick(BAD_VALUES)}"
     elif kind == 14:
@@ -247,7 +249,7 @@ def _mutate(source: Source, value: Any, depth: int = 0) -> Any:
 
 def _odd(source: Source) -> Any:
     return source.pick(
-        (None, True, 0, -1, 1.5, 1e308, "", "x", [], {}, [[]], {"a": None}, 10**30, float("inf"), *WORDS)
+        (None, True, 0, -1, 1.5, 1e308, "", "x", [], {}, [[]], {"a": None}, 10**30, 10**400, float("inf"), *WORDS)
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import BeforeValidator
 
@@ -24,6 +24,10 @@ _BYTES = {
 }
 
 
+_LONGEST: Final = 7 * 86400.0
+_LARGEST: Final = 2**50
+
+
 def parse_duration(value: object) -> float:
     """Seconds from ``1s``, ``500ms``, ``2m``, ``1h`` or a bare number of seconds.
 
@@ -32,13 +36,13 @@ def parse_duration(value: object) -> float:
     if isinstance(value, bool):
         raise ValueError(f"{value!r} is no duration; write for example 1s, 500ms or 2m")
     if isinstance(value, int | float):
-        seconds = float(value)
+        seconds = min(max(value, -1), 2 * _LONGEST) + 0.0  # a whole number may be larger than any float
     elif isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
         seconds = float(match[1]) * _SECONDS[match[2]]
     else:
         raise ValueError(f"{value!r} is no duration; write for example 1s, 500ms or 2m")
-    if not 0 < seconds < float("inf"):
-        raise ValueError(f"a duration must be more than 0, not {value!r}")
+    if not 0 < seconds <= _LONGEST:
+        raise ValueError(f"a duration must be more than 0 and at most a week, not {str(value)[:40]}")
     return seconds
 
 
@@ -59,11 +63,11 @@ def parse_size(value: object) -> int:
     if isinstance(value, int):
         size = value
     elif isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
-        size = int(float(match[1]) * _BYTES[match[2]])
+        size = int(min(float(match[1]) * _BYTES[match[2]], 2.0 * _LARGEST))
     else:
         raise ValueError(f"{value!r} is no size; write for example 4.5GiB, 512MiB or a number of bytes")
-    if size <= 0:
-        raise ValueError(f"a size must be more than 0, not {value!r}")
+    if not 0 < size <= _LARGEST:
+        raise ValueError(f"a size must be more than 0 and at most 1024TiB, not {str(value)[:40]}")
     return size
 
 

@@ -196,8 +196,13 @@ def _scalar(value: Any) -> str:
     return str(value)
 
 
+def _listed(value: Any) -> Sequence[Any]:
+    """A list as it is; anything else, which Compose would refuse, as an empty one."""
+    return value if isinstance(value, list) else ()
+
+
 def _published(service: Mapping[str, Any], port: int) -> tuple[str, int] | None:
-    for item in service.get("ports") or ():
+    for item in _listed(service.get("ports")):
         if isinstance(item, dict):
             if str(item.get("target")) == str(port) and item.get("published") is not None:
                 published = str(item["published"]).split("-", 1)[0]
@@ -227,12 +232,12 @@ def _gpus(service: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[s
     deploy = service.get("deploy")
     resources = deploy.get("resources") if isinstance(deploy, dict) else None
     reservations = resources.get("reservations") if isinstance(resources, dict) else None
-    devices = list((reservations or {}).get("devices") or ()) if isinstance(reservations, dict) else []
+    devices = list(_listed(reservations.get("devices"))) if isinstance(reservations, dict) else []
     own = service.get("gpus")
     devices += own if isinstance(own, list) else []
     for device in devices:
         if isinstance(device, dict):
-            ids += [str(item) for item in device.get("device_ids") or ()]
+            ids += [str(item) for item in _listed(device.get("device_ids"))]
     for variable in ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
         text = environment.get(variable, "")
         if not ids and text and text not in ("all", "void", "none"):
@@ -243,7 +248,7 @@ def _gpus(service: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[s
 def _mounted(service: Mapping[str, Any], path: str) -> str | None:
     """Source of the volume that covers ``path`` in the container; None when it lies in the container itself."""
     best: tuple[int, str] | None = None
-    for item in service.get("volumes") or ():
+    for item in _listed(service.get("volumes")):
         if isinstance(item, dict):
             source, target = item.get("source"), item.get("target")
         else:
@@ -279,7 +284,7 @@ def _extended(services: Mapping[str, Any], name: str, notes: list[str], seen: tu
     if isinstance(extends, dict) and extends.get("file"):
         notes.append(f"{name}: extends a service of {extends['file']}, which is not followed")
         return service
-    if base in seen or base == name or base not in services:
+    if not isinstance(base, str) or base in seen or base == name or base not in services:
         raise ComposeError(f"services.{name}.extends: no service {base!r} to extend")
     merged = dict(_extended(services, str(base), notes, (*seen, name)))
     for key, value in service.items():
@@ -351,7 +356,7 @@ def read_compose(
                 container_name=service.get("container_name"),
                 published=_published(service, command.port),
                 host_network=service.get("network_mode") == "host",
-                profiles=tuple(str(profile) for profile in service.get("profiles") or ()),
+                profiles=tuple(str(profile) for profile in _listed(service.get("profiles"))),
                 gpus=_gpus(service, environment),
                 waits_for=_waits(service),
                 replicas=replicas if isinstance(replicas, int) else 1,
@@ -391,7 +396,7 @@ def read_compose(
 
 def _is_exporter(service: Mapping[str, Any], image: str, active: Sequence[str]) -> bool:
     """Our image, running what it runs by default or `serve`, in a profile that is active."""
-    own = service.get("profiles") or ()
+    own = _listed(service.get("profiles"))
     if not re.search(r"(^|/)vllmeter(:|@|$)", image) or service.get("entrypoint") or (own and not {*own} & {*active}):
         return False
     words = service.get("command") or ["serve"]

@@ -71,6 +71,16 @@ def open_result(path: Path) -> ResultFile:
     return ResultFile(name, text)
 
 
+def is_finite(value: object) -> bool:
+    """Whether a JSON value is a number that a float can hold (JSON knows whole numbers of any size)."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
 def parse_json(file: ResultFile) -> Any:
     """The file as one JSON value; the error names line and column."""
     try:
@@ -111,7 +121,7 @@ class Node:
             return None
         if isinstance(found, bool) or not isinstance(found, (int, float)):
             raise self._wrong(key, "a number", found)
-        return float(found) if math.isfinite(found) else None
+        return float(found) if is_finite(found) else None
 
     def integer(self, key: str) -> int | None:
         found = self.number(key)
@@ -154,8 +164,8 @@ class Node:
         """A list of numbers; with ``length`` a list of another length is an error."""
         found = self.items(key)
         for index, each in enumerate(found):
-            if isinstance(each, bool) or not isinstance(each, (int, float)):
-                raise self._wrong(f"{key}[{index}]", "a number", each)
+            if not is_finite(each):
+                raise self._wrong(f"{key}[{index}]", "a finite number", each)
         if length is not None and len(found) != length:
             raise self._wrong(key, f"a list of {length} numbers", f"{len(found)} entries")
         return [float(each) for each in found]

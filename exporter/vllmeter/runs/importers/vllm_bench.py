@@ -10,7 +10,7 @@ import json
 import re
 from typing import Final
 
-from vllmeter.runs.importers.reading import Node, ResultFile, parse_json
+from vllmeter.runs.importers.reading import Node, ResultFile, is_finite, parse_json
 from vllmeter.runs.results import ClientResult, RequestRecord, Summary
 
 NAME: Final = "vllm bench serve"
@@ -124,9 +124,7 @@ def _requests(node: Node, notes: list[str]) -> tuple[RequestRecord, ...]:
     records = []
     for index, ttft in enumerate(ttfts):
         gaps = itls[index]
-        if not isinstance(gaps, list) or any(
-            isinstance(gap, bool) or not isinstance(gap, (int, float)) for gap in gaps
-        ):
+        if not isinstance(gaps, list) or not all(map(is_finite, gaps)) or not is_finite(ttft + sum(gaps)):
             raise node.file.fail(f"field itls[{index}]", "should be a list of numbers", "Run the benchmark again")
         error = errors[index] if index < len(errors) else ""
         # A failed request is written with ttft 0 and no gaps; an empty error text with ttft 0 is a failure as well.
