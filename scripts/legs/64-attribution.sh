@@ -35,7 +35,7 @@ leg_run() {
   # shellcheck source=scripts/lib/stack.sh
   source scripts/lib/stack.sh
   leg_tool compose
-  leg_debian gcc=gcc
+  leg_debian gcc=gcc libc6-dev
   leg_containers
   stack_ready
   export COMPOSE_PROFILES=gpu FAKE_NVML_FOLDER="$LEG_SCRATCH/nvml"
