@@ -67,7 +67,7 @@ _vllm_progress() {
     function since() { "date +%s" | getline now; close("date +%s"); return now - start }
     /Downloading/ && match($0, /\([0-9.]+ [GM]B\)/) {
       size = substr($0, RSTART + 1, RLENGTH - 2); split(size, part, " ")
-      if (part[2] == "GB" || part[1] > 50) { sub(/^ *Downloading /, ""); sub(/-cp.*|-py.*/, ""); print "  " since() " s: fetching " $0 ", " size }
+      if (part[2] == "GB" || part[1] > 50) { sub(/^ *Downloading /, ""); sub(/-cp.*|-py.*/, ""); print "  " since() " s: fetching " $0 ", " size; fflush() }
       next
     }
     /Installing collected/ { print "  " since() " s: unpacking"; next }
