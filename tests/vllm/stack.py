@@ -29,6 +29,8 @@ CHAT_FLAGS = (*FLOAT, "--max-model-len", "1024", "--max-num-seqs", "8", "--enabl
 SMALL_CACHE = ("--num-gpu-blocks-override", "18")
 """17 usable blocks of 128 tokens: eight requests of 450 prompt and 200 output tokens do not fit side by side."""
 POOLING_FLAGS = (*FLOAT, "--runner", "pooling", "--max-model-len", "1024", "--max-num-seqs", "8")
+START_PATIENCE = 540.0
+"""Seconds for three servers to start: half a minute on idle cores, four minutes were seen where seven others compute."""
 PROMPTS = 64
 OUTPUT = 180
 LONG_WINDOW = "900s"
@@ -209,7 +211,7 @@ def running(env: Path, models: Path, prometheus: str, folder: Path, patience: fl
             )
         )
         for server in (chat, embed, rerank):
-            wait_until(server.ready, patience, f"vllm serve ({server.name})")
+            wait_until(server.ready, START_PATIENCE, f"vllm serve ({server.name})")
         stop = opened.enter_context(record(config, recording, folder))
         yield Stack(
             folder=folder,

@@ -29,6 +29,7 @@ from vllm.servers import API_KEY, Process, Vllm
 from vllm.stack import (
     LONG_WINDOW,
     PROMPTS,
+    START_PATIENCE,
     Load,
     Stack,
     client_ttfts,
@@ -548,7 +549,7 @@ def restarted(stack: Stack, faults: Faults) -> float:
     stack.chat.start()
     stack.rerank.start("--disable-log-stats")
     for server in (stack.chat, stack.rerank):
-        wait_until(server.ready, stack.patience, f"vllm serve ({server.name}) again")
+        wait_until(server.ready, START_PATIENCE, f"vllm serve ({server.name}) again")
     stack.wait_state("chat", "ready")
     stack.wait_state("rerank", "unknown_progress", "ready", "busy")
     return began
