@@ -26,6 +26,8 @@ log = logging.getLogger("vllmeter.scrape")
 
 BACK_OFF_LIMIT = 5.0
 """Longest interval, in seconds, that backing off on cost may lead to."""
+_COST_ANSWERS = 10
+"""Answers before a cost is believed: the first ones are dear because nothing is remembered yet."""
 _COST_SHARE = 0.05
 """Share of time that sampling a server may cost it and us before the interval grows."""
 _SERVER_SECONDS_PER_BYTE = 10e-3 / 62_000
