@@ -79,7 +79,7 @@ class Target:
         self._healthy: bool | None = None
         self._costs: deque[float] = deque(maxlen=30)
         self._cost = 0.0
-        """median of ``_costs``, in seconds"""
+        """median of ``_costs``, in seconds; 0 before there are enough of them"""
         self._logged: str | None = ""
 
     def begin(self, at: float) -> None:
@@ -113,7 +113,8 @@ class Target:
                 self.sample = sample
                 self._consecutive = 0
                 self._costs.append(cost)
-                self._cost = statistics.median(self._costs)
+                if len(self._costs) >= _COST_ANSWERS:
+                    self._cost = statistics.median(self._costs)
             else:
                 assert reason is not None
                 self._failures[reason] = self._failures.get(reason, 0) + 1
