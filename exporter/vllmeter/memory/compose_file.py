@@ -7,6 +7,7 @@ ports in short and long form; ``vllm/vllm-openai`` images that are given argumen
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -625,4 +626,4 @@ def _quoted(text: str) -> str:
     words = ("yes", "no", "on", "off", "true", "false", "null", "y", "n")
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9_./-]*", text) and text.lower() not in words:
         return text
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return json.dumps(text, ensure_ascii=not text.isprintable())  # JSON's strings are YAML's in double quotes

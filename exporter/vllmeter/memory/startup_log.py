@@ -142,6 +142,11 @@ def _gib(text: str) -> int:
     return round(_number(text) * GIB)
 
 
+def _total(text: str) -> int | None:
+    """Bytes of a card; a card without memory is a damaged line."""
+    return max(_gib(text), 0) or None
+
+
 def _int(text: str) -> int:
     return int(text.replace(",", "").split(".", 1)[0])
 
@@ -174,7 +179,7 @@ _RULES: Final[tuple[_Rule, ...]] = (
     # V0, 0.6.5-0.10
     _rule(
         rf"total_gpu_memory \({_N} ?GiB\) x gpu_memory_utilization \({_N}\) = {_N} ?GiB",
-        cuda_total=_gib,
+        cuda_total=_total,
         fraction=_number,
         requested=_gib,
     ),
@@ -183,7 +188,7 @@ _RULES: Final[tuple[_Rule, ...]] = (
     _rule(rf"PyTorch activation peak memory takes {_N} ?GiB", activation_peak=_gib),
     _rule(rf"the rest of the memory reserved for KV Cache is {_N} ?GiB", kv_available=_gib),
     # V0, 0.6.4
-    _rule(rf"Memory profiling results: .*?\btotal_gpu_memory={_N} ?GiB", cuda_total=_gib),
+    _rule(rf"Memory profiling results: .*?\btotal_gpu_memory={_N} ?GiB", cuda_total=_total),
     _rule(rf"Memory profiling results: .*?\bnon_torch_memory={_N} ?GiB", non_torch=_gib),
     _rule(rf"Memory profiling results: .*?\bkv_cache_size={_N} ?GiB", kv_available=_gib),
     _rule(rf"Memory profiling results: .*?\bgpu_memory_utilization={_N}", fraction=_number),
@@ -206,7 +211,7 @@ _RULES: Final[tuple[_Rule, ...]] = (
     _rule(
         rf"Free memory on device(?: \S+)? \({_N}/{_N} GiB\) on startup\. ",
         free_at_start=_gib,
-        cuda_total=_gib,
+        cuda_total=_total,
     ),
     _rule(rf"on startup\. Desired GPU memory utilization is \({_N}, {_N} GiB\)", fraction=_number, requested=_gib),
     _rule(rf"Actual usage is {_N} GiB for weight", weights=_gib),

@@ -124,8 +124,10 @@ def _requests(node: Node, notes: list[str]) -> tuple[RequestRecord, ...]:
     records = []
     for index, ttft in enumerate(ttfts):
         gaps = itls[index]
-        if not isinstance(gaps, list) or not all(map(is_finite, gaps)) or not is_finite(ttft + sum(gaps)):
-            raise node.file.fail(f"field itls[{index}]", "should be a list of numbers", "Run the benchmark again")
+        if not isinstance(gaps, list) or not all(is_finite(gap) and gap >= 0 for gap in gaps):
+            raise node.file.fail(f"field itls[{index}]", "should be a list of seconds", "Run the benchmark again")
+        if not is_finite(ttft + sum(gaps)):
+            raise node.file.fail(f"field itls[{index}]", "adds up to no finite time", "Run the benchmark again")
         error = errors[index] if index < len(errors) else ""
         # A failed request is written with ttft 0 and no gaps; an empty error text with ttft 0 is a failure as well.
         ok = not error and ttft > 0
