@@ -30,7 +30,7 @@ SMALL_CACHE = ("--num-gpu-blocks-override", "18")
 """17 usable blocks of 128 tokens: eight requests of 450 prompt and 200 output tokens do not fit side by side."""
 POOLING_FLAGS = (*FLOAT, "--runner", "pooling", "--max-model-len", "1024", "--max-num-seqs", "8")
 START_PATIENCE = 540.0
-"""Seconds for three servers to start: half a minute on idle cores, four minutes were seen where seven others compute."""
+"""Seconds for three servers to start: a minute on idle cores, four minutes were seen beside seven other workers."""
 PROMPTS = 64
 OUTPUT = 180
 LONG_WINDOW = "900s"
