@@ -278,10 +278,36 @@ CONFIGS: tuple[dict[str, Any], ...] = (
 )
 
 
+GOOD: dict[str, tuple[Any, ...]] = {
+    "interval": ("1s", "500ms", 2, "0.25s", "1h"),
+    "fraction": (0.01, 0.57, 1, 1.0),
+    "bytes": ("4.5GiB", "1MB", 1, 2**40),
+    "url": ("http://127.0.0.1:8002", "https://[::1]:8443/base/", "http://x"),
+    "name": ("a", "A.b_c:d/e-f", "0", "x" * 63),
+    "windows": ([], ["5m"], ["2s", "15m", "90s"]),
+    "listen": ("127.0.0.1:0", "[::]:9877", "0.0.0.0:65535"),
+    "port": (1, 65535),
+    "read": ("1ms", "7d"),
+    "container": ("a", "é", " ", "'\"", "x: y", "#", "0"),
+}
+
+
+def _varied(source: Source, value: Any, key: str = "") -> Any:
+    """Other values that are right."""
+    if key in GOOD and source.number(2):
+        return source.pick(GOOD[key])
+    if isinstance(value, dict):
+        kept = {name: item for name, item in value.items() if name in ("name", "url", "port") or source.often(6)}
+        out = {name: _varied(source, item, name) for name, item in kept.items()}
+        return out if out or not value else value
+    return [_varied(source, item) for item in value] if isinstance(value, list) else value
+
+
 def config(data: bytes) -> bool:
     """A configuration is read, or refused with a line for each mistake."""
     source = Source(data)
-    text = _as_yaml(source, _mutate(source, source.pick(CONFIGS)))
+    base = source.pick(CONFIGS)
+    text = _as_yaml(source, _mutate(source, base)) if source.number(4) == 3 else yaml.safe_dump(_varied(source, base))
     try:
         settings = parse_config(text, "f.yaml")
     except ConfigError as error:

@@ -12,7 +12,8 @@ from typing import Final
 FRESH: Final = 0.2
 """Seconds for which a body is handed out again."""
 OLDEST: Final = 1.0
-"""Age in seconds (one default sampling interval) up to which a body may be handed out while its successor is made."""
+"""Age in seconds (one default sampling interval) up to which a body is handed out while its successor is begun; it may
+become twice as old while the successor takes its time."""
 DEAR: Final = 0.02
 """A rendering that takes longer than this many seconds (some fifty servers) is made beside the requests."""
 
@@ -33,9 +34,10 @@ class _Body:
 class Bodies:
     """Bodies by format.  ``render`` makes one; it is never called twice at a time.
 
-    A body younger than :data:`FRESH` (or three times the cost of making it) is handed out again.  Beyond that a cheap
-    one is made anew at once.  A dear one is made by another thread while requests get the last one, as long as that is
-    younger than :data:`OLDEST`; so a single scraper always gets a new body, and one of many a body of this second.
+    A body younger than :data:`FRESH` (or three times what making it took, half a second at most) is handed out again.
+    Beyond that a cheap one is made anew at once.  A dear one is made by another thread while requests get the last one,
+    as long as that is younger than :data:`OLDEST`; so a single scraper always gets a new body, and one of many a body
+    of about this second.
     """
 
     def __init__(self, render: Callable[[bool], bytes], clock: Callable[[], float] = time.monotonic) -> None:
@@ -60,16 +62,19 @@ class Bodies:
         body = self._ready.get(openmetrics)
         if body is not None:
             age = self._clock() - body.at
-            if age < max(FRESH, 3 * body.took):
+            if age < min(max(FRESH, 3 * body.took), OLDEST / 2):
                 return body
-            if age < OLDEST and body.took > DEAR:
+            if body.took > DEAR and (age < OLDEST or (self._renewing(openmetrics) and age < 2 * OLDEST)):
                 self._renew(openmetrics)
                 return body
         return self._make(openmetrics, self._clock(), packed)
 
-    def _renew(self, openmetrics: bool) -> None:
+    def _renewing(self, openmetrics: bool) -> bool:
         running = self._successor.get(openmetrics)
-        if running is None or not running.is_alive():
+        return running is not None and running.is_alive()
+
+    def _renew(self, openmetrics: bool) -> None:
+        if not self._renewing(openmetrics):
             packed = self._ready[openmetrics].packed is not None
             made = threading.Thread(
                 target=self._make, args=(openmetrics, self._clock(), packed), name="render", daemon=True
