@@ -82,7 +82,17 @@ class ComposeServer:
     @property
     def name(self) -> str:
         """Label ``server``: the service's name."""
-        return self.service if _SERVER_NAME.fullmatch(self.service) else re.sub(r"[^\w.:/-]", "-", self.service)[:63]
+        return self.service if _SERVER_NAME.fullmatch(self.service) else _made_name(self.service)
+
+
+def _made_name(text: str) -> str:
+    """A legal label from a service name that is none."""
+    return re.sub(r"[^A-Za-z0-9_.:/-]", "-", text).lstrip("_.:/-")[:63]
+
+
+def _container_name(value: Any) -> str | None:
+    """None for what Docker would refuse."""
+    return value if isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", value) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +346,8 @@ def read_compose(
     exporters: list[tuple[str, bool]] = []
     for key in services:
         service_name = str(key)
+        if not re.search(r"[A-Za-z0-9]", service_name) or not service_name.isprintable():
+            raise ComposeError(f"{name}: services: {service_name!r} is no name that Compose takes")
         service = names.walk(_extended(services, key, notes))
         image = str(service.get("image") or "")
         environment = _environment(service, read, notes, service_name)
@@ -354,7 +366,7 @@ def read_compose(
                 command=command,
                 image=image,
                 version=version,
-                container_name=service.get("container_name"),
+                container_name=_container_name(service.get("container_name")),
                 published=_published(service, command.port),
                 host_network=service.get("network_mode") == "host",
                 profiles=tuple(str(profile) for profile in _listed(service.get("profiles"))),
