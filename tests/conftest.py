@@ -24,6 +24,7 @@ REALTIME = (
     "tests/discovery/test_live.py",
     "tests/e2e/",
     "tests/faults/",
+    "tests/legs/",
     "tests/runs/test_commands.py",
     "tests/security/test_serve_process.py",
 )

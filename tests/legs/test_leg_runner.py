@@ -123,7 +123,8 @@ def test_the_common_limit_shortens_legs_and_is_said(legs: Legs) -> None:
     legs.add("20-late", "echo late")
     code, lines = legs.run(VLLMETER_TEST_LIMIT="6")
     assert code == 1
-    assert "stopped after its limit of 6 s" in row(lines, "slow")
+    # What was left when the leg began: a busy machine may have used some of the six seconds.
+    assert re.search(r"stopped after its limit of [2-6] s", row(lines, "slow"))
     assert "no time left" in row(lines, "late")
     assert "late" not in lines
 
