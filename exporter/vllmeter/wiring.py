@@ -114,6 +114,10 @@ class Exporter:
         """The ``/metrics`` body, ``packed``: as gzip."""
         return self._bodies.get(openmetrics, packed=packed)
 
+    def metrics_at_once(self, *, openmetrics: bool, packed: bool = False) -> bytes | None:
+        """The same where it lies ready, else None."""
+        return self._bodies.at_once(openmetrics, packed=packed)
+
     def _render(self, openmetrics: bool) -> bytes:
         return render_metrics(
             self.snapshot(), self.store.blocks(), openmetrics=openmetrics, extra=self._own(openmetrics)

@@ -113,6 +113,10 @@ class Stepper:
         body = render_metrics(self.snapshot(), self.store.blocks(), openmetrics=openmetrics)
         return gzip.compress(body, 1, mtime=0) if packed else body
 
+    def metrics_at_once(self, *, openmetrics: bool, packed: bool = False) -> bytes | None:
+        """Nothing lies ready."""
+        return None
+
     def settings(self) -> Settings:
         """As given."""
         return self._settings

@@ -33,7 +33,9 @@ def test_many_scrapers_cost_one_rendering() -> None:
     """Requests that follow each other closely get the same bytes; each format has its own."""
     maker = Maker(0.001)
     bodies = Bodies(maker.render, maker.clock)
-    assert bodies.get(False) == bodies.get(False) == b"text 1"
+    assert bodies.at_once(False) is None
+    assert bodies.get(False) == bodies.get(False) == bodies.at_once(False) == b"text 1"
+    assert bodies.at_once(False, packed=True) is None
     assert bodies.get(True) == b"open 2"
     maker.now += FRESH
     assert bodies.get(False) == b"text 3"
@@ -53,7 +55,7 @@ def test_nobody_waits_for_a_dear_body_while_one_of_this_second_is_there() -> Non
     maker = Maker(5 * DEAR)
     bodies = Bodies(maker.render, maker.clock)
     bodies.get(False)
-    maker.now += 0.5
+    maker.now += 0.8
     maker.go.clear()
     assert [bodies.get(False) for _ in range(20)] == [b"text 1"] * 20
     assert sum(thread.name == "render" for thread in threading.enumerate()) == 1

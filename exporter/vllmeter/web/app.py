@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field
 
 from vllmeter import __version__
@@ -45,6 +46,9 @@ class Service(Protocol):
 
     def metrics(self, *, openmetrics: bool, packed: bool = False) -> bytes:
         """The ``/metrics`` body, ``packed``: as gzip."""
+
+    def metrics_at_once(self, *, openmetrics: bool, packed: bool = False) -> bytes | None:
+        """The same where it lies ready, else None: never waits."""
 
     def settings(self) -> Settings:
         """The settings in force, discovered servers included."""
@@ -157,14 +161,17 @@ def create_app(service: Service) -> FastAPI:
     )
 
     @app.get("/metrics", response_class=Response)
-    def metrics(request: Request) -> Response:
+    async def metrics(request: Request) -> Response:
         """Prometheus metrics: text 0.0.4, or OpenMetrics 1.0 where the Accept header prefers it."""
         openmetrics = wants_openmetrics(request.headers.get("accept", ""))
         packed = accepts_gzip(request.headers.get("accept-encoding", ""))
         headers = {"Content-Type": OPENMETRICS if openmetrics else CLASSIC, "Vary": "Accept, Accept-Encoding"}
         if packed:
             headers["Content-Encoding"] = "gzip"
-        return Response(service.metrics(openmetrics=openmetrics, packed=packed), headers=headers)
+        body = service.metrics_at_once(openmetrics=openmetrics, packed=packed)
+        if body is None:
+            body = await run_in_threadpool(service.metrics, openmetrics=openmetrics, packed=packed)
+        return Response(body, headers=headers)
 
     @app.get("/snapshot.json", response_class=Response)
     def snapshot(readings: bool = True) -> Response:

@@ -34,7 +34,7 @@ class _Body:
 class Bodies:
     """Bodies by format.  ``render`` makes one; it is never called twice at a time.
 
-    A body younger than :data:`FRESH` (or three times what making it took, half a second at most) is handed out again.
+    A body younger than :data:`FRESH` (or five times what making it took, 0.75 s at most) is handed out again.
     Beyond that a cheap one is made anew at once.  A dear one is made by another thread while requests get the last one,
     as long as that is younger than :data:`OLDEST`; so a single scraper always gets a new body, and one of many a body
     of about this second.
@@ -58,16 +58,28 @@ class Bodies:
                     body.packed = _gzip(body.text)
         return body.packed
 
-    def _current(self, openmetrics: bool, packed: bool) -> _Body:
+    def at_once(self, openmetrics: bool, *, packed: bool = False) -> bytes | None:
+        """The body that :meth:`get` would give, when that takes no time; else None."""
+        body = self._handed_out(openmetrics)
+        if body is None:
+            return None
+        return body.packed if packed else body.text
+
+    def _handed_out(self, openmetrics: bool) -> _Body | None:
+        """A body that is there and young enough; its successor is begun where it is time."""
         body = self._ready.get(openmetrics)
-        if body is not None:
-            age = self._clock() - body.at
-            if age < min(max(FRESH, 3 * body.took), OLDEST / 2):
-                return body
-            if body.took > DEAR and (age < OLDEST or (self._renewing(openmetrics) and age < 2 * OLDEST)):
-                self._renew(openmetrics)
-                return body
-        return self._make(openmetrics, self._clock(), packed)
+        if body is None:
+            return None
+        age = self._clock() - body.at
+        if age < min(max(FRESH, 5 * body.took), 0.75 * OLDEST):
+            return body
+        if body.took > DEAR and (age < OLDEST or (self._renewing(openmetrics) and age < 2 * OLDEST)):
+            self._renew(openmetrics)
+            return body
+        return None
+
+    def _current(self, openmetrics: bool, packed: bool) -> _Body:
+        return self._handed_out(openmetrics) or self._make(openmetrics, self._clock(), packed)
 
     def _renewing(self, openmetrics: bool) -> bool:
         running = self._successor.get(openmetrics)
