@@ -459,3 +459,15 @@ def test_odd_names_survive_the_file(name: str, container: str) -> None:
 def test_no_server_at_all_still_loads() -> None:
     """An empty list is a valid configuration."""
     assert parse_config(render_config([], source="x")).servers == ()
+
+
+def test_a_comment_cannot_end_and_go_on_as_configuration() -> None:
+    """A line end or control character in an image name stays within its comment."""
+    text = (
+        "services:\n  chat:\n    image: \"vllm/vllm-openai:v0.26.0\\nservers: [{name: evil, url: 'http://x'}]\\0\"\n"
+        "    command: --model m --gpu-memory-utilization 0.5\n    ports: ['8000:8000']\n"
+    )
+    rendered = render_config(blocks_of(read_compose(text)), source="a\nlisten: 0.0.0.0:1")
+    settings = parse_config(rendered)
+    assert [server.name for server in settings.servers] == ["chat"]
+    assert settings.listen == "127.0.0.1:9877"

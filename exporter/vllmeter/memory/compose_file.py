@@ -630,7 +630,12 @@ def render_config(blocks: Sequence[ServerBlock], *, source: str, findings: Seque
             who = f" {', '.join(finding.servers)}:" if finding.servers else ""
             lines.append(f"# [{finding.severity}]{who} {finding.message}")
             lines.append(f"#   -> {finding.remedy}")
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(_one_line, lines)) + "\n"
+
+
+def _one_line(line: str) -> str:
+    """Comments quote the Compose file: nothing in it may end the comment and go on as configuration."""
+    return line if line.isprintable() else "".join(c if c.isprintable() else " " for c in line)
 
 
 def _quoted(text: str) -> str:

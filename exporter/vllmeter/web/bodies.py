@@ -12,8 +12,10 @@ from typing import Final
 FRESH: Final = 0.2
 """Seconds for which a body is handed out again."""
 OLDEST: Final = 1.0
-"""Age in seconds (one default sampling interval) up to which a body is handed out while its successor is begun; it may
-become twice as old while the successor takes its time."""
+"""Age in seconds (one default sampling interval) up to which a body is handed out while its successor is begun."""
+MOST: Final = 3.0
+"""Age up to which it is handed out while its successor takes its time, on a machine that cannot keep up (values of a
+server are withheld after three intervals, too)."""
 DEAR: Final = 0.02
 """A rendering that takes longer than this many seconds (some fifty servers) is made beside the requests."""
 
@@ -73,7 +75,7 @@ class Bodies:
         age = self._clock() - body.at
         if age < min(max(FRESH, 5 * body.took), 0.75 * OLDEST):
             return body
-        if body.took > DEAR and (age < OLDEST or (self._renewing(openmetrics) and age < 2 * OLDEST)):
+        if body.took > DEAR and (age < OLDEST or (self._renewing(openmetrics) and age < MOST)):
             self._renew(openmetrics)
             return body
         return None
