@@ -180,8 +180,8 @@ def _words(value: Any, where: str) -> list[str] | None:
 
 def _environment(service: Mapping[str, Any], read: ReadText, notes: list[str], name: str) -> dict[str, str]:
     values: dict[str, str] = {}
-    files = service.get("env_file") or []
-    for item in [files] if isinstance(files, str | dict) else files:
+    files = service.get("env_file")
+    for item in [files] if isinstance(files, str | dict) else _listed(files):
         path = item.get("path") if isinstance(item, dict) else item
         if not isinstance(path, str):
             continue
