@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-leg_title="Every package of the lock file has hashes and is none with a known vulnerability (pip-audit)"
+leg_title="Every file of the lock has its hash; known vulnerabilities (pip-audit) where advisories can be reached, else NOT AUDITED"
 leg_limit=300
 
 PIP_AUDIT=2.10.1
