@@ -73,6 +73,20 @@ class Layout:
     """What was left out on purpose and why, in words (for ``/snapshot.json`` and ``check``)."""
 
     @property
+    def max_concurrency(self) -> float | None:
+        """Requests of full length that the KV cache holds at once, as the labels say; None when none says it.
+
+        Engines of a data-parallel server each hold so many: they add up.
+        """
+        found = []
+        for labels in self.cache_config.values():
+            try:
+                found.append(float(labels.get("kv_cache_max_concurrency", "None")))
+            except ValueError:
+                continue
+        return sum(found) if found else None
+
+    @property
     def refs(self) -> tuple[ScalarRef | HistogramRef, ...]:
         """All series, scalars first."""
         return (*self.scalars, *self.histograms)

@@ -38,14 +38,9 @@ COLUMNS: Final = (
 def max_concurrency(view: ServerView, startup: StartupFacts | None = None) -> float | None:
     """Requests of full length that the KV cache holds at once: vLLM's own figure (label, else log)."""
     if view.reading is not None:
-        found = []
-        for labels in view.reading.layout.cache_config.values():
-            try:
-                found.append(float(labels.get("kv_cache_max_concurrency", "None")))
-            except ValueError:
-                continue
-        if found:
-            return sum(found)  # engines of a data-parallel server each hold so many
+        said = view.reading.layout.max_concurrency
+        if said is not None:
+            return said
     return startup.max_concurrency if startup is not None else None
 
 

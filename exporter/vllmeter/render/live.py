@@ -182,14 +182,9 @@ def server_facts(view: ServerView) -> dict[str, Any]:
 def max_concurrency(view: ServerView) -> float | None:
     """Requests of full length that the KV cache holds at once: vLLM's own figure (label, else start-up log)."""
     if view.reading is not None:
-        found = []
-        for labels in view.reading.layout.cache_config.values():
-            try:
-                found.append(float(labels.get("kv_cache_max_concurrency", "None")))
-            except ValueError:
-                continue
-        if found:
-            return sum(found)  # engines of a data-parallel server each hold so many
+        said = view.reading.layout.max_concurrency
+        if said is not None:
+            return said
     words = view.startup.get("max concurrency", "").split(" ")[0]
     try:
         return float(words)
