@@ -75,6 +75,8 @@ def annotated() -> Stepper:
                 break  # the second start comes later
             parser.feed(line)
         stepper.store.log_facts(name, parser.facts, parser.last_failure)
+    stepper.mark_run("base-2048", "short", "vllm-qwen3", start=True)
+    stepper.mark_run("base-2048", "short", "vllm-qwen3", start=False)
     stepper.mark_run("base-2048", "long", "vllm-qwen3", start=True)
     stepper.store.baselines = (
         Baseline("vllm-qwen3", "long", "base-2048", stepper.wall, {"mean": 0.085, "p95": 0.12}, {"mean": 3.1}, 164.2),

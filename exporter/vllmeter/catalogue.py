@@ -67,6 +67,7 @@ def _families() -> tuple[Family, ...]:
     add(g, "exporter", "stateset", "server_state", ("server", "state"), "State of the server; exactly one state is 1.")
     add(g, "exporter", "info", "server_info", ("server", "model_name", "version", "url"), "Facts of the server; value 1.")
     add(g, "exporter", "info", "server_setting_info", ("server", "setting", "value", "source"), "Effective setting of the server (vLLM flag name with underscores); value 1.")
+    add(g, "exporter", "gauge", "server_setting_value", ("server", "setting"), "Effective setting of the server as a number in vLLM's own unit (tokens, requests, bytes, shares; switches 1 or 0); absent for settings that are words.")
     add(g, "exporter", "gauge", "server_engine_metrics", _S, "0 if /metrics answers but holds no engine metric (--disable-log-stats), else 1.")
     add(g, "exporter", "counter", "server_restarts_total", _S, "Restarts of the server seen since this exporter started.")
     add(g, "exporter", "counter", "server_config_changes_total", _S, "Changes of the server's settings, model or version seen since this exporter started.")
@@ -229,6 +230,7 @@ def _families() -> tuple[Family, ...]:
     g = "runs"
     add(g, "run", "gauge", "run_active", ("server", "scenario", "run"), "1 while a load-test run is active.")
     add(g, "run", "gauge", "run_start_timestamp_seconds", ("server", "scenario", "run"), "Unix time at which the active run started.")
+    add(g, "run", "gauge", "run_end_timestamp_seconds", ("server", "scenario", "run"), "Unix time at which the run ended, for 15 minutes after its end; absent while it is active. The 10 newest runs.")
     add(g, "run", "gauge", "baseline_ttft_seconds", ("server", "scenario", "stat"), "Stored baseline of TTFT.")
     add(g, "run", "gauge", "baseline_e2e_seconds", ("server", "scenario", "stat"), "Stored baseline of end-to-end latency.")
     add(g, "run", "gauge", "baseline_throughput_tokens_per_second", ("server", "scenario"), "Stored baseline of generated tokens per second.")

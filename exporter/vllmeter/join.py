@@ -53,6 +53,7 @@ class ServerFactsNow:
     status: ServerStatus
     settings: Mapping[str, str] = field(default_factory=dict)
     settings_source: Mapping[str, str] = field(default_factory=dict)
+    setting_values: Mapping[str, float] = field(default_factory=dict)
     command: ServeCommand | None = None
     startup: StartupFacts | None = None
     high_water: Mapping[str, float] = field(default_factory=dict)
@@ -77,6 +78,7 @@ def join(
     windows: Sequence[tuple[str, float]],
     nvml_interval: float,
     runs: tuple[RunMark, ...],
+    ended_runs: tuple[tuple[RunMark, float], ...] = (),
     baselines: tuple[Baseline, ...],
     config: ConfigStatus,
 ) -> Snapshot:
@@ -100,6 +102,7 @@ def join(
         nvml_ticks_dropped=gpu.dropped,
         host_pid_namespace=None if gpu.table is None else gpu.table.host_pid_namespace,
         runs=runs,
+        ended_runs=ended_runs,
         baselines=baselines,
         config=config,
     )
@@ -141,6 +144,7 @@ def _server(
         version=facts.version,
         settings=facts.settings if sample is not None else {},
         settings_source=facts.settings_source if sample is not None else {},
+        setting_values=facts.setting_values if sample is not None else {},
         start_timestamp=status.start_timestamp if sample is not None else None,
         restarts=status.restarts,
         config_changes=status.config_changes,

@@ -438,6 +438,8 @@ class ServerView:
     settings: Mapping[str, str] = field(default_factory=dict)
     """effective settings by vLLM flag name (dashes as underscores), from labels, log or command line"""
     settings_source: Mapping[str, str] = field(default_factory=dict)
+    setting_values: Mapping[str, float] = field(default_factory=dict)
+    """those of ``settings`` that are numbers (see memory.effective.setting_number)"""
     start_timestamp: float | None = None
     restarts: int = 0
     config_changes: int = 0
@@ -584,5 +586,7 @@ class Snapshot:
     nvml_ticks_dropped: int = 0
     host_pid_namespace: bool | None = None
     runs: tuple[RunMark, ...] = ()
+    ended_runs: tuple[tuple[RunMark, float], ...] = ()
+    """runs that ended a short while ago, with the Unix time of their end; the newest last"""
     baselines: tuple[Baseline, ...] = ()
     config: ConfigStatus = ConfigStatus()

@@ -18,7 +18,7 @@ from vllmeter.evidence import evidence_of
 from vllmeter.join import GpuState, ServerFactsNow, join, match_rule
 from vllmeter.memory.attribute import IdentityMemory, ServerFacts, ServerUsage, attribute, misfit
 from vllmeter.memory.budget import BudgetFacts, held_estimate
-from vllmeter.memory.effective import effective_settings
+from vllmeter.memory.effective import effective_settings, setting_number
 from vllmeter.memory.findings import Evidence as Beside
 from vllmeter.memory.flags import ServeCommand, parse_command
 from vllmeter.memory.startup_log import Failure, StartupFacts, foreign_log
@@ -44,6 +44,11 @@ _IDLE_KEEP_ALIVE = 5.0
 _PAST_RUNS = 100
 """Ended runs that the live page can still shade."""
 
+_END_SHOWN = 900.0
+"""Seconds for which ``/metrics`` still says when a run ended: many scrapes, so that one that fails loses nothing."""
+_MOST_ENDS = 10
+"""Ended runs in ``/metrics`` at most: one series per run and server."""
+
 
 @dataclass(slots=True)
 class Entry:
@@ -64,6 +69,7 @@ class Entry:
     high_water_of: frozenset[tuple[int, int]] = frozenset()
     settings: Mapping[str, str] = field(default_factory=dict)
     settings_source: Mapping[str, str] = field(default_factory=dict)
+    setting_values: Mapping[str, float] = field(default_factory=dict)
     model_config: Mapping[str, object] | None = None
     first_done: bool = False
 
@@ -268,6 +274,8 @@ class Store:
 
     def _refresh_settings(self, entry: Entry, reading: ServerReading) -> None:
         entry.settings, entry.settings_source = effective_settings(reading.layout.cache_config, entry.command)
+        numbers = {name: setting_number(value) for name, value in entry.settings.items()}
+        entry.setting_values = {name: number for name, number in numbers.items() if number is not None}
 
     # ------------------------------------------------------------------ runs
 
@@ -330,6 +338,7 @@ class Store:
                 windows=self._windows,
                 nvml_interval=self.nvml_interval,
                 runs=tuple(self._runs.values()),
+                ended_runs=tuple((mark, end) for mark, end in self._ended if end > wall - _END_SHOWN)[-_MOST_ENDS:],
                 baselines=self.baselines,
                 config=self.config,
             )
@@ -347,6 +356,7 @@ class Store:
             status=entry.tracker.status(),
             settings=entry.settings,
             settings_source=entry.settings_source,
+            setting_values=entry.setting_values,
             command=entry.command,
             startup=entry.startup,
             high_water=dict(entry.high_water),

@@ -6,10 +6,13 @@ change it).  What neither says is left out: a default that depends on the card w
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
-from vllmeter.memory.flags import ServeCommand
+from vllmeter.memory.flags import ServeCommand, human_readable_int
 
 _LABELS: Final = {
     "gpu_memory_utilization": "gpu_memory_utilization",
@@ -78,3 +81,31 @@ def effective_settings(
             settings[flag] = " ".join(given) if isinstance(given, tuple) else str(given)
             sources[flag] = "command"
     return settings, sources
+
+
+_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_SIZE: Final = re.compile(r"\d+(\.\d+)?[kKmMgGtT]", re.ASCII)
+_SWITCHES: Final[Mapping[str, float]] = {"True": 1.0, "False": 0.0, "true": 1.0, "false": 0.0}
+
+
+@lru_cache(maxsize=4096)
+def setting_number(value: str) -> float | None:
+    """A setting as a number in vLLM's own unit; None for words, lists, JSON, and codes (``auto``, anything below 0).
+
+    Switches are 1 and 0.  Sizes are read as vLLM reads them (``4k`` = 4,000, ``4K`` = 4,096); what vLLM would refuse
+    is None.  Below 0 stands for "work it out" or "no limit" (``--max-model-len -1``): a line at -1 would be a number
+    that nobody set.
+    """
+    value = value.strip()
+    if value in _SWITCHES:
+        return _SWITCHES[value]
+    if _NUMBER.fullmatch(value):
+        number = float(value)
+    elif _SIZE.fullmatch(value):
+        try:
+            number = float(human_readable_int(value))
+        except ValueError:
+            return None
+    else:
+        return None
+    return number if 0 <= number < math.inf else None

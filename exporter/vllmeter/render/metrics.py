@@ -105,6 +105,7 @@ def _health(v: ServerView) -> Iterator[Sample]:
     yield "server_info", (v.name, v.model_name or "", v.version or "", v.url), 1
     for setting, value in v.settings.items():
         yield "server_setting_info", (v.name, setting, _text(value), v.settings_source.get(setting, "")), 1
+        yield "server_setting_value", (v.name, setting), v.setting_values.get(setting)
     yield "server_restarts_total", name, float(v.restarts)
     yield "server_config_changes_total", name, float(v.config_changes)
     yield "server_start_timestamp_seconds", name, v.start_timestamp
@@ -273,6 +274,15 @@ def _runs(s: Snapshot) -> Iterator[Sample]:
         for name in [mark.server] if mark.server else [v.name for v in s.servers]:
             yield "run_active", (name, mark.scenario, mark.run), 1
             yield "run_start_timestamp_seconds", (name, mark.scenario, mark.run), mark.started
+    # A name may be used again: its newest end counts, and none while it is active.
+    ends: dict[tuple[str, str, str], float] = {}
+    for mark, ended in s.ended_runs:
+        for name in [mark.server] if mark.server else [v.name for v in s.servers]:
+            ends[(name, mark.scenario, mark.run)] = ended
+    active = {(m.server or v.name, m.scenario, m.run) for m in s.runs for v in s.servers}
+    for key, ended in ends.items():
+        if key not in active:
+            yield "run_end_timestamp_seconds", key, ended
     for b in s.baselines:
         for stat, seconds in b.ttft.items():
             yield "baseline_ttft_seconds", (b.server, b.scenario, stat), seconds
