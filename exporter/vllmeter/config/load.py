@@ -150,7 +150,7 @@ def _explain(
         elif kind == "missing":
             problems.append(f"{name}:{line}: {where}: missing; {_describe(path, root)}")
         else:
-            text = str(item["msg"]).removeprefix("Value error, ")
+            text = _plain(kind, path, item["input"], root) or str(item["msg"]).removeprefix("Value error, ")
             given = (
                 f" (given: {item['input']!r})"
                 if show and _showable(item["input"]) and repr(item["input"]) not in text
@@ -162,6 +162,21 @@ def _explain(
                 line = _nearest(_parse_dotted(text.partition(":")[0]), lines)
             problems.append(f"{name}:{line}: {prefix}{text}{given}")
     return problems
+
+
+def _plain(kind: str, path: KeyPath, given: object, root: type[BaseModel]) -> str | None:
+    """The mistakes that people make most, in words of the file instead of the validator's; None = its own words."""
+    if kind in ("tuple_type", "list_type"):
+        return f"expected a list, each entry on a line of its own that begins with `- `; found {_kind(given)}"
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        keys = _accepted(path, root)
+        example = f"`{path[-1]}: {{{keys[0]}: …}}`" if keys and path and isinstance(path[-1], str) else "`key: value`"
+        return f"expected keys below it, such as {example}, found {_kind(given)}. Accepted: {', '.join(keys)}"
+    if kind == "string_type":
+        return f"expected text, found {_kind(given)}"
+    if kind == "less_than_equal" and path[-1] == "fraction" and isinstance(given, int | float) and 2 <= given <= 100:
+        return f"a fraction is a share from 0 to 1: write {given / 100:g} for {given:g} %"
+    return None
 
 
 def _parse_dotted(text: str) -> KeyPath:
@@ -226,6 +241,12 @@ def _showable(value: object) -> bool:
 
 
 def _kind(value: object) -> str:
-    return {list: "a list", str: "text", int: "a number", float: "a number", bool: "a truth value"}.get(
-        type(value), "something else"
-    )
+    return {
+        list: "a list",
+        dict: "keys with values",
+        str: "text",
+        int: "a number",
+        float: "a number",
+        bool: "a truth value",
+        type(None): "nothing",
+    }.get(type(value), "something else")

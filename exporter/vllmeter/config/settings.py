@@ -197,6 +197,15 @@ class Server(Strict):
             raise ValueError("no query and no fragment in the URL")
         return value.rstrip("/")
 
+    @field_validator("url")
+    @classmethod
+    def _base(cls, value: str) -> str:
+        if value.endswith("/metrics"):
+            raise ValueError(
+                f"leave /metrics out of {value!r}: it is added, as is /health (another path: metrics_path)"
+            )
+        return value
+
     @field_validator("metrics_path")
     @classmethod
     def _path(cls, value: str) -> str:
@@ -307,12 +316,21 @@ class Settings(Strict):
     @model_validator(mode="after")
     def _unique(self) -> Settings:
         seen: dict[str, int] = {}
+        places: dict[tuple[str, str, str], int] = {}
         for number, server in enumerate(self.servers):
             if server.name in seen:
                 raise ValueError(
                     f"servers[{number}].name: {server.name!r} is already the name of servers[{seen[server.name]}]"
                 )
             seen[server.name] = number
+            parts = urlsplit(server.url)
+            place = (parts.scheme, parts.netloc.lower(), parts.path + server.metrics_path)
+            if place in places:
+                raise ValueError(
+                    f"servers[{number}].url: servers[{places[place]}] has this URL already: one server under two names "
+                    "would count twice in every sum"
+                )
+            places[place] = number
         return self
 
     def all_windows(self) -> tuple[tuple[str, float], ...]:
