@@ -70,6 +70,39 @@ def redirect(target: str) -> Behaviour:
     return act
 
 
+def chunked(sock: socket.socket, _path: str) -> bool:
+    """A healthy body without a length, in two pieces."""
+    sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for piece in (BODY[:7], BODY[7:], b""):
+        sock.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
+    return True
+
+
+def chunked_and_cut_off(sock: socket.socket, _path: str) -> bool:
+    """A body without a length that ends before its last piece."""
+    sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n")
+    sock.sendall(b"%x\r\n%s\r\n" % (len(BODY), BODY))
+    return False
+
+
+def packed(sock: socket.socket, _path: str) -> bool:
+    """Compressed although nobody asked, as some proxies do."""
+    respond(sock, gzip.compress(BODY), extra="Content-Encoding: gzip\r\n")
+    return True
+
+
+def closing(sock: socket.socket, _path: str) -> bool:
+    """Says that it closes, and does."""
+    respond(sock, BODY, extra="Connection: close\r\n")
+    return False
+
+
+def old_protocol(sock: socket.socket, _path: str) -> bool:
+    """HTTP/1.0: the end of the connection ends the body."""
+    sock.sendall(b"HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\n" + BODY)
+    return False
+
+
 def slow_headers(sock: socket.socket, _path: str) -> bool:
     """One byte of the head at a time, for ever."""
     with contextlib.suppress(OSError):
@@ -140,6 +173,8 @@ class FaultServer:
         self.port = int(self._sock.getsockname()[1])
         self.url = f"http://127.0.0.1:{self.port}"
         self._open: list[socket.socket] = []
+        self.accepted = 0
+        """connections so far"""
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
 
@@ -167,6 +202,7 @@ class FaultServer:
             except OSError:
                 return
             self._open.append(sock)
+            self.accepted += 1
             threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
 
     def _serve(self, sock: socket.socket) -> None:

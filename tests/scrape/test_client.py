@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,19 @@ from vllmeter.scrape.outcome import FAILURE_REASONS
 QUICK = Timeouts(connect=0.5, read=0.4, total=1.0)
 
 
+made: list[ScrapeClient] = []
+
+
+@pytest.fixture(autouse=True)
+def _closed_at_the_end() -> Iterator[None]:
+    yield
+    while made:
+        made.pop().close()
+
+
 def client(url: str, **more: object) -> ScrapeClient:
-    return ScrapeClient(Server.model_validate({"name": "s", "url": url, "timeout": QUICK, **more}))
+    made.append(ScrapeClient(Server.model_validate({"name": "s", "url": url, "timeout": QUICK, **more})))
+    return made[-1]
 
 
 def test_a_body_comes_back_with_its_type_and_headers_ask_for_classic_text() -> None:
@@ -26,7 +38,6 @@ def test_a_body_comes_back_with_its_type_and_headers_ask_for_classic_text() -> N
     with f.FaultServer() as server:
         c = client(server.url)
         got = c.metrics()
-        c.close()
     assert got.ok
     assert got.body == f.BODY
     assert got.content_type == "text/plain"
@@ -52,6 +63,7 @@ def test_a_body_comes_back_with_its_type_and_headers_ask_for_classic_text() -> N
         (f.redirect("https://127.0.0.1:1/metrics"), "redirect"),
         (f.redirect("/metrics"), "redirect"),
         (f.truncated, "reset"),
+        (f.chunked_and_cut_off, "reset"),
         (f.reset, "reset"),
         (f.bad_gzip, "encoding"),
         (f.gzip_bomb, "too_large"),
@@ -67,7 +79,6 @@ def test_each_fault_has_its_reason(behaviour: f.Behaviour, reason: str) -> None:
         started = time.monotonic()
         got = c.metrics()
         took = time.monotonic() - started
-        c.close()
     assert got.reason == reason, got
     assert got.body is None
     assert reason in FAILURE_REASONS
@@ -79,8 +90,27 @@ def test_a_redirect_on_the_same_host_is_followed() -> None:
     with f.FaultServer(f.redirect("/metrics/")) as server:
         c = client(server.url)
         got = c.metrics()
-        c.close()
     assert got.ok
+
+
+def test_a_redirect_target_is_quoted() -> None:
+    """A Location with spaces and other letters is asked for, not refused by our own client."""
+    with f.FaultServer(f.redirect("/m\u00e4 trics?a=1&b=%20")) as server:
+        assert client(server.url).metrics().ok
+        assert [path for path, _ in server.requests] == ["/metrics", "/m%C3%A4%20trics?a=1&b=%20"]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "connections"),
+    [(f.good, 1), (f.chunked, 1), (f.packed, 1), (f.closing, 3), (f.old_protocol, 3)],
+)
+def test_every_way_to_frame_a_body_is_read(behaviour: f.Behaviour, connections: int) -> None:
+    """Length, chunks, compression and the end of the connection; the connection is kept where the server keeps it."""
+    with f.FaultServer(behaviour) as server:
+        c = client(server.url)
+        for _ in range(3):
+            assert c.metrics().body == f.BODY
+        assert server.accepted == connections
 
 
 def test_nothing_listening_is_refused() -> None:
@@ -119,7 +149,6 @@ def test_a_connection_that_the_server_closed_meanwhile_is_no_failure() -> None:
         for _ in range(3):
             results.append(c.metrics().ok)
             time.sleep(0.05)
-        c.close()
     assert results == [True, True, True]
 
 
@@ -129,8 +158,7 @@ def test_one_connection_is_kept() -> None:
         c = client(server.url)
         for _ in range(3):
             assert c.metrics().ok
-        connections = len(server._open)
-        c.close()
+        connections = server.accepted
     assert connections == 1
 
 
@@ -148,7 +176,6 @@ def test_the_watchdog_ends_headers_that_drip_for_ever() -> None:
         started = time.monotonic()
         got = c.metrics()
         stop.set()
-        c.close()
     assert got.reason == "timeout"
     assert time.monotonic() - started < 3
 
@@ -179,7 +206,6 @@ def test_health_and_version() -> None:
         assert c.version() is None
         server.behaviour = f.status("200 OK", b"[1]")
         assert c.version() is None
-        c.close()
     assert client(server.url).health() is None
 
 

@@ -9,19 +9,16 @@ import json
 import os
 import socket
 import ssl
-import threading
 import time
-from functools import lru_cache
+from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 import urllib3
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.response import BaseHTTPResponse
 
 from vllmeter import __version__
-from vllmeter.config.settings import Auth, Server, Tls
+from vllmeter.config.settings import Auth, Server
+from vllmeter.scrape.connection import Sockets, open_connection
 from vllmeter.scrape.outcome import Fetch
 
 ACCEPT = "text/plain;version=0.0.4;q=1,application/openmetrics-text;version=1.0.0;q=0.5"
@@ -30,87 +27,11 @@ ACCEPT = "text/plain;version=0.0.4;q=1,application/openmetrics-text;version=1.0.
 
 _PIECE = 65536
 _REDIRECTS = 3
+_MOVED = frozenset({301, 302, 303, 307, 308})
+_AS_IT_IS = "%!#$&'()*+,/:;=?@[]~"
+"""what a path in a URL may hold unquoted (RFC 3986), and what is quoted already"""
 _METRICS_TYPES = ("text/plain", "application/openmetrics-text", "application/json", "")
 """vLLM 0.8.5 may say application/json for metrics text; the body decides then."""
-
-
-class _Sockets:
-    """The open sockets of one client, so that a watchdog can end an exchange that drips for ever."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open: list[socket.socket] = []
-        self.peer: str | None = None
-
-    def add(self, sock: socket.socket) -> None:
-        with self._lock:
-            self._open = [s for s in self._open if s.fileno() >= 0]
-            self._open.append(sock)
-        try:
-            self.peer = str(sock.getpeername()[0])
-        except (OSError, IndexError):
-            self.peer = None  # closed at once, or no IP socket
-
-    def shutdown(self) -> None:
-        with self._lock:
-            for sock in self._open:
-                try:
-                    sock.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    continue  # already closed
-            self._open.clear()
-
-
-def _pool(server: Server, sockets: _Sockets) -> HTTPConnectionPool:
-    """One kept connection to a server whose socket is known to us.
-
-    urllib3 without requests on top: a session merges cookies, hooks, proxies and headers anew for every request, which
-    cost more than parsing the answer did.
-    """
-
-    class Plain(HTTPConnection):
-        def connect(self) -> None:
-            super().connect()
-            sockets.add(self.sock)
-
-    class Secure(HTTPSConnection):
-        def connect(self) -> None:
-            super().connect()
-            sockets.add(self.sock)
-
-    class PlainPool(HTTPConnectionPool):
-        ConnectionCls = Plain
-
-    class SecurePool(HTTPSConnectionPool):
-        ConnectionCls = Secure
-
-    parts = urlsplit(server.url)
-    assert parts.hostname is not None, "settings refuse a URL without a host"
-    timeout = urllib3.Timeout(connect=server.timeout.connect, read=server.timeout.read)
-    if parts.scheme != "https":
-        return PlainPool(parts.hostname, parts.port, timeout=timeout, maxsize=1)
-    return SecurePool(parts.hostname, parts.port, timeout=timeout, maxsize=1, ssl_context=_context(server.tls))
-
-
-def _context(tls: Tls | None) -> ssl.SSLContext:
-    """TLS towards a server: its own CA, else those of the system; OSError when a file cannot be used."""
-    tls = tls if tls is not None else Tls()
-    files = tuple(str(path) if path is not None else None for path in (tls.ca_file, tls.cert_file, tls.key_file))
-    changed = tuple(Path(path).stat().st_mtime_ns for path in files if path is not None)
-    return _cached_context(files, tls.insecure_skip_verify, changed)
-
-
-@lru_cache(maxsize=16)
-def _cached_context(files: tuple[str | None, ...], insecure: bool, _changed: tuple[int, ...]) -> ssl.SSLContext:
-    """One context for all servers with the same files: each holds the system's CAs, more than a megabyte."""
-    ca_file, cert_file, key_file = files
-    context = ssl.create_default_context(cafile=ca_file)
-    if insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if cert_file is not None:
-        context.load_cert_chain(cert_file, key_file)
-    return context
 
 
 class ScrapeClient:
@@ -118,8 +39,8 @@ class ScrapeClient:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._sockets = _Sockets()
-        self._pool: HTTPConnectionPool | None = None
+        self._sockets = Sockets()
+        self._connection: http.client.HTTPConnection | None = None
         parts = urlsplit(server.url)
         self._origin = f"{parts.scheme}://{parts.netloc}"
         self._base = parts.path
@@ -160,12 +81,12 @@ class ScrapeClient:
     def close(self) -> None:
         """Closes the connection; an exchange under way fails at once."""
         self._sockets.shutdown()
-        self._drop_pool()
+        self._drop_connection()
 
-    def _drop_pool(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.close()
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     # ------------------------------------------------------------------ one exchange
 
@@ -195,40 +116,50 @@ class ScrapeClient:
                 headers["Authorization"] = authorization(self._server.auth)
             except SecretError as error:
                 return failed("secret", str(error))
-        pool = self._pool  # close() may come from another thread at any moment
-        if pool is None:
-            try:
-                pool = self._pool = _pool(self._server, self._sockets)
-            except OSError as error:
-                return failed("tls", f"certificate files: {error}"[:200])
+        connection = self._connection  # close() may come from another thread at any moment
+        try:
+            if connection is None:
+                connection = self._connection = open_connection(self._server, self._sockets)
+        except OSError as error:
+            return failed("tls", f"certificate files: {error}"[:200])
+        connecting = True
+        done = False
         try:
             for _ in range(_REDIRECTS + 1):
-                response = pool.urlopen(
-                    "GET", path, headers=headers, retries=False, redirect=False, preload_content=False
-                )
-                try:
-                    location = response.get_redirect_location()
+                connecting = True
+                if connection.sock is None:
+                    connection.connect()
+                connecting = False
+                connection.request("GET", quote(path, safe=_AS_IT_IS), headers=headers)
+                response = connection.getresponse()
+                with response:
+                    location = response.getheader("location") if response.status in _MOVED else None
                     if not location:
-                        return self._read(response, limit, started, metrics=metrics)
-                finally:
-                    response.close()  # what was read to its end keeps the connection
-                target = urljoin(self._origin + path, location)
+                        fetch = self._read(response, limit, started, metrics=metrics)
+                        done = response.isclosed() or response.length == 0  # to its end: the connection can be kept
+                        return fetch
+                connection.close()  # whatever body a redirect has is not waited for
+                # http.client reads headers as Latin-1: the bytes as they came are what is to be quoted
+                target = urljoin(self._origin + path, quote(location.encode("latin-1"), safe=_AS_IT_IS))
                 parts = urlsplit(target)
                 if f"{parts.scheme}://{parts.netloc}" != self._origin:
                     return failed("redirect", f"to {parts.netloc or target!r}", response.status)
                 path = target[len(self._origin) :] or "/"
             return failed("redirect", f"more than {_REDIRECTS} redirects")
-        except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError) as error:
-            reason, detail = _classify(error)
-            if reason == "tls":
-                self._drop_pool()  # certificates may be renewed: read the files again
+        except (http.client.HTTPException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            reason, detail = _classify(error, connecting=connecting)
             if time.monotonic() - started > self._server.timeout.total:
                 reason, detail = "timeout", f"no complete answer within {self._server.timeout.total:g} s"
             return failed(reason, detail)
+        finally:
+            if not done:
+                connection.close()
+                self._drop_connection()  # the next one reads certificates that may have been renewed
 
-    def _read(self, response: BaseHTTPResponse, limit: int, started: float, *, metrics: bool) -> Fetch:
+    def _read(self, response: http.client.HTTPResponse, limit: int, started: float, *, metrics: bool) -> Fetch:
         status = response.status
         content_type = response.headers.get("content-type", "")
+        encoding = response.headers.get("content-encoding", "identity").strip().lower()
 
         def failed(reason: str, detail: str) -> Fetch:
             return Fetch(time.monotonic() - started, reason=reason, detail=detail, status=status)
@@ -243,13 +174,18 @@ class ScrapeClient:
         declared = response.headers.get("content-length", "")
         if declared.isdigit() and int(declared) > limit:
             return failed("too_large", f"{declared} bytes, limit {limit}")
+        # read1 returns what one receive gave, so that the time limit is looked at between pieces and a compressed bomb
+        # is cut while it unpacks.
+        read1: Callable[[int], bytes] = response.read1
+        if encoding not in ("identity", ""):  # not asked for, but a proxy may do it
+            unpacking = urllib3.HTTPResponse(response, headers=dict(response.headers), preload_content=False)
+            read1 = unpacking.read1
+            declared = ""  # counts what travels, not what comes out
         pieces: list[bytes] = []
         size = 0
         while True:
             try:
-                # read1 returns what one receive gave, so that the time limit is looked at between pieces and a
-                # compressed bomb is cut while it unpacks.
-                piece = response.read1(_PIECE, decode_content=True)
+                piece = read1(_PIECE)
             except urllib3.exceptions.DecodeError as error:
                 return failed("encoding", str(error)[:200])
             if not piece:
@@ -261,7 +197,7 @@ class ScrapeClient:
             if time.monotonic() - started > self._server.timeout.total:
                 return failed("timeout", f"body still coming after {self._server.timeout.total:g} s")
         body = b"".join(pieces)
-        if declared.isdigit() and size < int(declared) and "content-encoding" not in response.headers:
+        if declared.isdigit() and size < int(declared):
             return failed("reset", f"{size} of {declared} bytes")
         if metrics and not body:
             return failed("empty", "HTTP 200 without a body")
@@ -300,35 +236,26 @@ def _secret(variable: str | None, path: Path | None) -> str:
     return value
 
 
-def _classify(error: BaseException) -> tuple[str, str]:
-    """Reason and short detail of an exception from the HTTP stack, found along its causes."""
-    chain: list[BaseException] = []
-    seen: BaseException | None = error
-    while seen is not None and len(chain) < 10:
-        chain.append(seen)
-        inner = seen.args[0] if seen.args and isinstance(seen.args[0], BaseException) else None
-        reason = getattr(seen, "reason", None)
-        seen = inner or (reason if isinstance(reason, BaseException) else None) or seen.__cause__ or seen.__context__
-    # Specific causes first: urllib3 calls a refused connection a kind of connect timeout.
-    for item in chain:
-        if isinstance(item, urllib3.exceptions.SSLError | ssl.SSLError):
-            return "tls", str(chain[-1])[:200]
-        if isinstance(item, urllib3.exceptions.NameResolutionError | socket.gaierror):
-            return "dns", str(chain[-1])[:200]
-        if isinstance(item, ConnectionRefusedError):
-            return "refused", "connection refused"
-        if isinstance(item, OSError) and item.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
-            return "unreachable", os.strerror(item.errno)
-    for item in chain:
-        if isinstance(item, urllib3.exceptions.TimeoutError | TimeoutError):
-            connecting = isinstance(item, urllib3.exceptions.ConnectTimeoutError)
-            return "timeout", "connecting" if connecting else "waiting for the answer"
-    for item in chain:
-        if isinstance(item, ConnectionResetError | BrokenPipeError | urllib3.exceptions.ProtocolError):
-            return "reset", str(chain[-1])[:200]
-        if isinstance(item, urllib3.exceptions.DecodeError):
-            return "encoding", str(item)[:200]
-    for item in chain:
-        if isinstance(item, OSError) and item.errno is not None:
-            return "unreachable", os.strerror(item.errno)
-    return "reset", str(error)[:200]
+def _classify(error: BaseException, *, connecting: bool) -> tuple[str, str]:
+    """Reason and short detail of an exception; ``connecting``: no request was sent yet."""
+    while isinstance(error, urllib3.exceptions.HTTPError) and error.__cause__ is not None:
+        error = error.__cause__  # urllib3 wraps what came from the socket while it unpacks
+    text = str(error)[:200]
+    if isinstance(error, urllib3.exceptions.DecodeError):
+        return "encoding", text
+    if isinstance(error, ssl.SSLError):
+        return "tls", text
+    if isinstance(error, socket.gaierror):
+        return "dns", text
+    if isinstance(error, ConnectionRefusedError):
+        return "refused", "connection refused"
+    if isinstance(error, TimeoutError):
+        return "timeout", "connecting" if connecting else "waiting for the answer"
+    if isinstance(error, ConnectionResetError | BrokenPipeError | http.client.HTTPException):
+        return "reset", text or type(error).__name__
+    if isinstance(error, UnicodeError):  # a host name that cannot be one
+        return "dns", text
+    if isinstance(error, OSError) and error.errno is not None:
+        unreachable = error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH) or connecting
+        return ("unreachable" if unreachable else "reset"), os.strerror(error.errno)
+    return "reset", text or type(error).__name__
