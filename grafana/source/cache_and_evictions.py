@@ -9,13 +9,10 @@ import variables as v
 from layout import Board, Section
 from panels import Item, Look, Query, series
 from queries import LEGEND, of, quantile, rate, ratio, rule, window
-from shared_panels import FROM_EXPORTER, kv_peak, preemptions, ttft_mean
+from shared_panels import FROM_EXPORTER, itl_mean, kv_peak, offload_bytes, offload_time, preemptions, ttft_mean
 
 _BLOCKS = (
     "Needs vLLM's --kv-cache-metrics (a sample of the blocks: --kv-cache-metrics-sample) and evictions to measure."
-)
-_OFFLOAD = (
-    "Needs KV offloading (--kv-offloading-size, or a KV connector in --kv-transfer-config) and vLLM 0.14 or newer."
 )
 
 
@@ -24,7 +21,7 @@ def _pressure() -> list[list[Item]]:
         [
             kv_peak(),
             series(
-                "Waiting for KV blocks",
+                "Waiting, by reason",
                 "Requests that wait because no KV blocks are free (capacity), and those that wait for other reasons (deferred).",
                 [Query(f"sum without (engine) ({of('requests_waiting_by_reason')})", LEGEND + " {{reason}}")],
                 unit="short",
@@ -79,13 +76,7 @@ def _cost() -> list[list[Item]]:
                 no_data="No prompt in the interval, or prefix caching is off (--enable-prefix-caching).",
             ),
             ttft_mean(),
-            series(
-                "Inter-token latency, mean",
-                "Streams stall while a preempted request is computed again.",
-                [Query(window("inter_token_latency_window_mean_seconds"), LEGEND)],
-                unit="s",
-                no_data="No token was generated in the window (pooling models never do).",
-            ),
+            itl_mean(),
         ]
     ]
 
@@ -178,28 +169,8 @@ def _blocks() -> list[list[Item]]:
 def _offload() -> list[list[Item]]:
     return [
         [
-            series(
-                "Offloading: bytes per second",
-                "From the GPU to the offload tier (store, dashed) and back (load, solid).",
-                [
-                    Query(rate("kv_offload_load_bytes_total"), LEGEND + " load"),
-                    Query(rate("kv_offload_store_bytes_total"), LEGEND + " store"),
-                ],
-                unit="Bps",
-                no_data=_OFFLOAD,
-                looks=(Look("/ store$/", dashed=True),),
-            ),
-            series(
-                "Offloading: time spent",
-                "Seconds of transfer per second. Near 1: the bus is the limit.",
-                [
-                    Query(rate("kv_offload_load_time_seconds_total"), LEGEND + " load"),
-                    Query(rate("kv_offload_store_time_seconds_total"), LEGEND + " store"),
-                ],
-                unit="percentunit",
-                no_data=_OFFLOAD,
-                looks=(Look("/ store$/", dashed=True),),
-            ),
+            offload_bytes(),
+            offload_time(),
             series(
                 "Hits in the outer tier",
                 "Share of tokens looked up in the KV connector's tier that were there.",

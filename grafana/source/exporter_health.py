@@ -136,7 +136,7 @@ def _scraping() -> list[list[Item]]:
             ),
             series(
                 "Restarts and changed settings",
-                "Counted since the exporter started: restarts (solid), changes of settings (dashed).",
+                "In the last 5 minutes: restarts (solid), changes of settings (dashed).",
                 [
                     Query(f"increase({of('server_restarts_total')}[5m])", LEGEND + " restarts"),
                     Query(f"increase({of('server_config_changes_total')}[5m])", LEGEND + " changes"),

@@ -9,7 +9,7 @@ import variables as v
 from layout import Board, Section
 from panels import Item, Look, Query, heat, series, words
 from queries import LEGEND, SERVER_GPU, of, pooled_mean, window
-from shared_panels import NO_REQUESTS, ttft_mean, waiting_peak
+from shared_panels import NO_REQUESTS, contention, itl_mean, ttft_mean, waiting_peak
 
 _TOO_FEW = "No request in the window, or too few: p50 needs 10, p95 20, p99 100 requests. A longer window helps."
 
@@ -36,13 +36,7 @@ def _all_servers() -> list[list[Item]]:
             ),
         ],
         [
-            series(
-                "Inter-token latency, mean",
-                "Mean time between two outputs of a request in the window: what a reader of the stream feels. Long answers weigh more.",
-                [Query(window("inter_token_latency_window_mean_seconds"), LEGEND)],
-                unit="s",
-                no_data="No token was generated in the window (pooling models never do).",
-            ),
+            itl_mean(),
             series(
                 "Whole request, mean",
                 "Mean of arrival to finish, of the requests that finished in the window.",
@@ -78,14 +72,7 @@ def _neighbours() -> list[list[Item]]:
                 no_data="Fewer than 10 requests on one of the two sides, or the server is alone on its card. A longer window helps.",
                 looks=(Look("/ clear$/", dashed=True),),
             ),
-            series(
-                "Seconds with a busy neighbour",
-                "Share of the server's busy seconds in which another server on the same card computed too.",
-                [Query(f"max without (gpu, uuid) ({window('gpu_contention_ratio')})", LEGEND)],
-                unit="percentunit",
-                maximum=1,
-                no_data="The server was idle in the window, or alone on its card.",
-            ),
+            contention(),
         ]
     ]
 

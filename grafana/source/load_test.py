@@ -9,6 +9,9 @@ both are known.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import house
 import variables as v
 from layout import Board, Section
@@ -53,12 +56,18 @@ def _facts() -> list[Item]:
     out = []
     for letter, variable in _RUN.items():
         small = letter.lower()
+        end = of("run_end_timestamp_seconds", f'run="${variable}"', by=EXPORTER)
+        exact = f"max (max_over_time({end}[{v.LONGEST_RUN}h] @ ${{until_{small}}}) > $start_{small}) - $start_{small}"
         out.append(
             stat(
                 f"Run {letter}",
-                f"The chosen run {letter}: its length, and when it started.",
+                f"The chosen run {letter}: its length (where nothing said that it ended: at least until its last scrape), and when it started.",
                 [
-                    Query(f"vector($length_{small}) and on () ({_seen(letter)})", f"${variable}: length"),
+                    Query(exact, f"${variable}: length"),
+                    Query(
+                        f"vector($length_{small}) and on () ({_seen(letter)}) unless on () ({exact})",
+                        f"${variable}: at least",
+                    ),
                     Query(f"vector($start_{small} * 1000) and on () ({_seen(letter)})", "started"),
                 ],
                 unit="s",
@@ -101,13 +110,14 @@ def _whole(letter: str) -> dict[str, str]:
         return f"sum {by} (max_over_time({counter}) - min_over_time({counter}) and resets({counter}) == 0)"
 
     def mean(name: str) -> str:
-        return f"{more(name + '_sum')} / ({more(name + '_count')} > 0) <= {LONGEST}"
+        # Milliseconds: the rows share a column, so none has a unit of its own, and 0.000018 s cannot be read.
+        return f"1000 * ({more(name + '_sum')} / ({more(name + '_count')} > 0) <= {LONGEST})"
 
     return {
-        "1 TTFT, mean (s)": mean("ttft_seconds"),
-        "2 inter-token latency, mean (s)": mean("inter_token_latency_seconds"),
-        "3 whole request, mean (s)": mean("e2e_latency_seconds"),
-        "4 queue, mean (s)": mean("queue_time_seconds"),
+        "1 TTFT, mean (ms)": mean("ttft_seconds"),
+        "2 inter-token latency, mean (ms)": mean("inter_token_latency_seconds"),
+        "3 whole request, mean (ms)": mean("e2e_latency_seconds"),
+        "4 queue, mean (ms)": mean("queue_time_seconds"),
         "5 generated tokens per second": f"{more('generation_tokens_total')} / $length_{small}",
         "6 requests finished per second": f"{more('requests_finished_total')} / $length_{small}",
         "7 preemptions": more("preemptions_total"),
@@ -137,15 +147,15 @@ def _table() -> Item:
     )
     return table(
         "Difference, whole runs",
-        "Counters at the end minus counters before the start, so no window and no bucket is involved; a run with a restart in it has none. B against A: how much larger B is than A. Not a "
-        "verdict: `vllmeter compare` says whether it could be chance.",
+        "Counters of the last scrape in the run minus those of the last scrape before it, so no window and no bucket is involved; rates are over the time between these scrapes. "
+        "A run with a restart in it has none. B against A: how much larger B is than A. Not a verdict: `vllmeter compare` says whether it could be chance.",
         [Query(rows("A"), ref="A"), Query(rows("B"), ref="B"), Query(difference, ref="C")],
         [
             Column("server", "Server"),
             Column("host", "Host"),
             Column("measure", "Measure", width=230),
-            Column("Value #A", "A", "short"),
-            Column("Value #B", "B", "short"),
+            Column("Value #A", "A", "none"),
+            Column("Value #B", "B", "none"),
             Column("Value #C", "B against A", "percentunit", 1),
         ],
         no_data=_RUNS,
@@ -184,116 +194,125 @@ def _settings() -> Item:
     )
 
 
+def _pair(title: str, text: str, queries: Sequence[Query], unit: str, no_data: str = _RUNS, **more: Any) -> Item:
+    """Run A and run B on one axis."""
+    looks = (*_AB, *more.pop("looks", ()))
+    return series(title, text + _ALIGNED, queries, unit=unit, no_data=no_data, looks=looks, by_server=False, **more)
+
+
 def _pairs() -> list[list[Item]]:
     baseline = (
         f"max without (stat) ({of('baseline_ttft_seconds', _MEAN)}) and {_ON} "
         f"(max without (scenario, run) ({of('run_active', _RUN_B)}) == 1)"
     )
+    on_card = "window, gpu, uuid"
     return [
         [
-            series(
+            _pair(
                 "TTFT, mean",
-                "Mean TTFT in windows of 15 s, and the stored baseline's mean (client side) where there is one."
-                + _ALIGNED,
+                "Mean TTFT in windows of 15 s, and the stored baseline's mean (client side) where there is one.",
                 [
                     *_both(lambda letter: _window("ttft_window_mean_seconds", letter)),
                     Query(baseline, "{{server}} · {{host}} baseline {{scenario}}"),
                 ],
-                unit="s",
-                no_data=_RUNS,
-                looks=_AB,
-                by_server=False,
+                "s",
             ),
-            series(
+            _pair(
                 "TTFT jitter, upper bound",
-                "Upper bound of the standard deviation of TTFT in windows of 15 s (always there, unlike the estimate)."
-                + _ALIGNED,
+                "Upper bound of the standard deviation of TTFT in windows of 15 s (always there, unlike the estimate).",
                 _both(lambda letter: _window("ttft_jitter_upper_seconds", letter)),
-                unit="s",
-                no_data=_RUNS,
-                looks=_AB,
-                by_server=False,
+                "s",
             ),
-            series(
+            _pair(
                 "Inter-token latency, mean",
-                "Mean ITL in windows of 15 s." + _ALIGNED,
+                "Mean ITL in windows of 15 s.",
                 _both(lambda letter: _window("inter_token_latency_window_mean_seconds", letter)),
-                unit="s",
-                no_data=_RUNS,
-                looks=_AB,
-                by_server=False,
+                "s",
             ),
         ],
         [
-            series(
+            _pair(
                 "Generated tokens per second",
-                "Output tokens." + _ALIGNED,
+                "Output tokens.",
                 _both(lambda letter: _rate("generation_tokens_total", letter)),
-                unit="short",
-                no_data=_RUNS,
-                looks=_AB,
-                by_server=False,
+                "short",
             ),
-            series(
+            _pair(
                 "Running and waiting",
-                "Requests that run (peak of 15 s) and wait (points)." + _ALIGNED,
+                "Requests that run (peak of 15 s) and wait (points).",
                 [
                     *_both(lambda letter: _window("requests_running_peak", letter), " running"),
                     *_both(lambda letter: _window("requests_waiting_peak", letter), " waiting"),
                 ],
-                unit="short",
+                "short",
                 decimals=0,
-                no_data=_RUNS,
-                looks=(*_AB, Look("/ waiting$/", points=True)),
-                by_server=False,
+                looks=(Look("/ waiting$/", points=True),),
             ),
-            series(
+            _pair(
                 "KV cache in use, 1 s peak",
-                "Largest share of KV blocks in use in windows of 15 s." + _ALIGNED,
+                "Largest share of KV blocks in use in windows of 15 s.",
                 _both(lambda letter: _window("kv_cache_usage_peak_ratio", letter)),
-                unit="percentunit",
+                "percentunit",
                 maximum=1,
-                no_data=_RUNS,
-                looks=_AB,
-                by_server=False,
             ),
         ],
         [
-            series(
+            _pair(
                 "GPU memory of the server, peak",
-                "Largest memory of the server in windows of 15 s." + _ALIGNED,
-                _both(
-                    lambda letter: _window(
-                        "server_gpu_memory_peak_bytes", letter, by=SERVER_GPU, drop="window, gpu, uuid"
-                    )
-                ),
-                unit="bytes",
-                no_data=_RUNS,
-                looks=_AB,
-                by_server=False,
+                "Largest memory of the server in windows of 15 s.",
+                _both(lambda letter: _window("server_gpu_memory_peak_bytes", letter, by=SERVER_GPU, drop=on_card)),
+                "bytes",
             ),
-            series(
+            _pair(
                 "Preemptions",
-                "Preempted requests in windows of 15 s." + _ALIGNED,
+                "Preempted requests in windows of 15 s.",
                 _both(lambda letter: _window("preemptions_window", letter)),
-                unit="short",
+                "short",
                 decimals=0,
-                no_data=_RUNS,
-                looks=_AB,
-                by_server=False,
             ),
-            series(
+            _pair(
                 "Seconds with a busy neighbour",
-                "If this differs between the runs, so does the test." + _ALIGNED,
-                _both(lambda letter: _window("gpu_contention_ratio", letter, by=SERVER_GPU, drop="window, gpu, uuid")),
-                unit="percentunit",
+                "If this differs between the runs, so does the test.",
+                _both(lambda letter: _window("gpu_contention_ratio", letter, by=SERVER_GPU, drop=on_card)),
+                "percentunit",
+                "The server is alone on its card, or no run is chosen.",
                 maximum=1,
-                no_data="The server is alone on its card, or no run is chosen.",
-                looks=_AB,
-                by_server=False,
             ),
         ],
     ]
+
+
+def _runs() -> Item:
+    """The runs to choose from, with when they were and how long they took."""
+    keys = f"{KEYS}, scenario, run"
+
+    def newest(name: str) -> str:
+        return f"max by ({keys}) (last_over_time({of(name)}[{v.NEWEST_RUNS}]))"
+
+    start, end = newest("run_start_timestamp_seconds"), newest("run_end_timestamp_seconds")
+    here = "/d/vllmeter-load-test?${__url_time_range}&${datasource:queryparam}&${job:queryparam}&${host:queryparam}&${server:queryparam}"
+    choose = (
+        ("Choose as run A", here + "&var-run_a=${__value.raw}&${run_b:queryparam}"),
+        ("Choose as run B", here + "&${run_a:queryparam}&var-run_b=${__value.raw}"),
+    )
+    return table(
+        f"Runs of the last {v.NEWEST_RUNS}",
+        "Where a name was used more than once, its newest run. Length: to the second, as the exporter was told; – while it is active, or when "
+        "nothing said that it ended. A name opens a menu: choose it as A or as B.",
+        [Query(f"{start} * 1000", ref="A"), Query(f"{end} - {start} > 0", ref="B")],
+        [
+            Column("run", "Run", link=choose),
+            Column("scenario", "Scenario", width=100),
+            Column("server", "Server"),
+            Column("host", "Host", width=80),
+            Column("Value #A", "Started", "dateTimeAsIso", width=160),
+            Column("Value #B", "Length", "s", 0, width=80),
+        ],
+        no_data=_RUNS,
+        width=12,
+        height=9,
+        sort="-Started",
+    )
 
 
 def _heat(letter: str) -> Item:
@@ -313,6 +332,7 @@ def _client() -> list[list[Item]]:
 
     return [
         [
+            _runs(),
             table(
                 "Stored baselines (client side)",
                 "What the load-test tool itself measured in the run that was stored as baseline (vllmeter baseline). Client TTFT contains the network "
@@ -333,19 +353,21 @@ def _client() -> list[list[Item]]:
                 ],
                 no_data="no baseline is stored: vllmeter baseline.",
                 width=12,
-                height=8,
+                height=9,
                 sort="Measure",
             ),
+        ],
+        [
             words(
                 "Client-side results",
                 "Results of k6, `vllm bench serve`, guidellm and aiperf are files, not time series; they stay with the run:\n\n"
                 "    vllmeter import RUN FILE\n    vllmeter compare A B\n\n"
                 "prints client and server side by side, with intervals, effective sample size and a verdict. What was stored with "
-                "`vllmeter baseline` is in the table on the left.",
-                width=12,
-                height=8,
+                "`vllmeter baseline` is in the table above.",
+                width=24,
+                height=5,
             ),
-        ]
+        ],
     ]
 
 
@@ -371,6 +393,6 @@ def board() -> Board:
             Section("", [_facts(), [_table(), _settings()]]),
             Section("A and B since their start", _pairs()),
             Section("Every request", [[_heat("A"), _heat("B")]]),
-            Section("Client side", _client()),
+            Section("Runs and client side", _client()),
         ],
     )

@@ -115,7 +115,7 @@ def _card() -> list[list[Item]]:
             card_memory(),
             card_budgets(),
             series(
-                "Promised against there",
+                "Promised to servers, against the card",
                 "Sum of all budgets and allowances on the card, and what CUDA can use. Promised above there: the servers cannot all be "
                 "started, even if they run now.",
                 [

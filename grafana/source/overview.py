@@ -8,13 +8,17 @@ import house
 import variables as v
 from house import ORANGE, VERMILLION
 from layout import Board, Section
-from panels import Column, Item, Query, series, stat, table
+from panels import Column, Item, Look, Query, series, stat, table
 from queries import CARD, EXPORTER, LEGEND, MINUTE, SERVER_GPU, WINDOW, by_server, of, rate, window
 from shared_panels import (
     FROM_EXPORTER,
+    NEEDS_NVML,
+    RUNBOOKS,
     card_budgets,
     card_compute,
     card_memory,
+    contention,
+    itl_mean,
     kv_peak,
     preemptions,
     ttft_mean,
@@ -22,63 +26,84 @@ from shared_panels import (
 )
 
 _ALERTS = f'ALERTS{{{EXPORTER},alertname=~"Vllmeter.+",alertname!="VllmeterWatchdog",alertstate="firing"}}'
+_WATCHDOG = 'ALERTS{alertname="VllmeterWatchdog",alertstate="firing"}'
+"""Fires as long as the rules are evaluated; it is about Prometheus itself and has no job and host."""
 COMPUTED = 'source="local_compute"'
+_FAILED, _5XX = 'reason=~"error|abort"', 'status="5xx"'
+_LIMIT = (
+    f"(sum by (job, instance, host, server) (max without (source) ({of('server_gpu_memory_budget_bytes', by=SERVER_GPU)})"
+    f" + max without (source) ({of('server_gpu_memory_allowance_bytes', by=SERVER_GPU)})) > 0)"
+)
+_USED = (
+    f"sum by (job, instance, host, server) (max without (source) ({of('server_gpu_memory_used_bytes', by=SERVER_GPU)}))"
+)
 _GOOD_BELOW_1 = ((None, house.GREEN), (1, VERMILLION))
+
+
+def _firing(severity: str) -> str:
+    """Alerts of one severity; 0 only where the rules are evaluated (the watchdog fires), else absent."""
+    mine = _ALERTS.replace("ALERTS{", f'ALERTS{{severity="{severity}",')
+    return f"count ({mine}) or 0 * count ({_WATCHDOG})"
 
 
 def _strip() -> list[Item]:
     return [
         stat(
-            "Servers down",
-            "Servers whose last /metrics could not be read.",
-            [Query(f"sum ({of('server_up')} == bool 0)")],
+            "Down",
+            "Servers whose last /metrics could not be read, and exporters that Prometheus cannot scrape: of their servers and cards nothing is known.",
+            [
+                Query(f"sum ({of('server_up')} == bool 0)", "servers"),
+                Query(f"sum (up{{{EXPORTER}}} == bool 0)", "exporters"),
+            ],
             unit="short",
             no_data=FROM_EXPORTER,
             steps=_GOOD_BELOW_1,
-            height=3,
+            names=True,
         ),
         stat(
             "Alerts firing",
-            "Alerts of vllmeter that fire in Prometheus; they are listed at the end of this page.",
-            [Query(f"count ({_ALERTS})")],
+            "Alerts of vllmeter that fire in Prometheus; they are listed below with their runbooks. Those of severity info are only in the list.",
+            [Query(_firing("critical"), "critical"), Query(_firing("warning"), "warning")],
             unit="short",
-            no_data="none",
-            steps=((None, VERMILLION),),
-            height=3,
+            no_data="alerts/*.alerts.yaml are not loaded in Prometheus, so nothing can fire.",
+            steps=((None, house.GREEN), (1, VERMILLION)),
+            names=True,
         ),
         stat(
-            "Waiting now",
-            "Requests waiting now, all chosen servers.",
-            [Query(f"sum ({of('requests_waiting')})")],
+            "Longest queue",
+            "The server with the most waiting requests in any one-second sample of the window.",
+            [Query(f"topk (1, {by_server(of('requests_waiting_peak', WINDOW))})", LEGEND)],
             unit="short",
             no_data=FROM_EXPORTER,
-            height=3,
-        ),
-        stat(
-            "Slowest TTFT, mean",
-            "Largest of the servers' mean times to first token in the window.",
-            [Query(f"max ({of('ttft_window_mean_seconds', WINDOW)})")],
-            unit="s",
-            no_data="no requests",
-            height=3,
-        ),
-        stat(
-            "Generated tokens/s",
-            "Output tokens per second, all chosen servers.",
-            [Query(f"sum (rate({of('generation_tokens_total')}[$__rate_interval]))")],
-            unit="short",
-            no_data="no generating model",
-            height=3,
+            names=True,
             decimals=0,
         ),
         stat(
-            "Preemptions",
-            "Preempted requests in the window, all chosen servers.",
-            [Query(f"sum ({of('preemptions_window', WINDOW)})")],
+            "Slowest TTFT, mean",
+            "The server with the largest mean time to first token in the window.",
+            [Query(f"topk (1, {by_server(of('ttft_window_mean_seconds', WINDOW))})", LEGEND)],
+            unit="s",
+            no_data="no requests in the window",
+            names=True,
+        ),
+        stat(
+            "Preempted in the window",
+            "The server that preempted most in the window. 0: nobody was thrown out.",
+            [Query(f"topk (1, {by_server(of('preemptions_window', WINDOW))})", LEGEND)],
             unit="short",
             no_data=FROM_EXPORTER,
             steps=((None, house.GREEN), (1, ORANGE)),
-            height=3,
+            names=True,
+            decimals=0,
+        ),
+        stat(
+            "Fullest against its limit",
+            "The server whose memory is nearest to what it may take (budget and what normally comes on top). Above 100 %: out of budget.",
+            [Query(f"topk (1, {_USED} / {_LIMIT})", LEGEND)],
+            unit="percentunit",
+            no_data=NEEDS_NVML,
+            steps=((None, house.GREEN), (1.0, VERMILLION)),
+            names=True,
             decimals=0,
         ),
     ]
@@ -156,11 +181,6 @@ def _card_facts() -> list[Item]:
 
 
 def _servers() -> Item:
-    limit = (
-        f"(sum by (job, instance, host, server) (max without (source) ({of('server_gpu_memory_budget_bytes', by=SERVER_GPU)})"
-        f" + max without (source) ({of('server_gpu_memory_allowance_bytes', by=SERVER_GPU)})) > 0)"
-    )
-    used = f"sum by (job, instance, host, server) (max without (source) ({of('server_gpu_memory_used_bytes', by=SERVER_GPU)}))"
     latency = (
         "Latency of ${__value.text}",
         "/d/vllmeter-latency?${__url_time_range}&${datasource:queryparam}&${job:queryparam}&${host:queryparam}&var-server=${__value.raw}",
@@ -179,7 +199,7 @@ def _servers() -> Item:
         [
             Query(by_server(f"{of('server_state')} == 1", "state"), ref="A"),
             Query(by_server(of("server_info"), "model_name", "version"), ref="B"),
-            Query(f"{used} / {limit}", ref="C"),
+            Query(f"{_USED} / {_LIMIT}", ref="C"),
             Query(by_server(of("requests_running"), how="sum"), ref="D"),
             Query(by_server(window("requests_waiting_peak")), ref="E"),
             Query(by_server(window("kv_cache_usage_peak_ratio")), ref="F"),
@@ -227,24 +247,40 @@ def _load() -> list[list[Item]]:
         [ttft_mean(height=7), waiting_peak(height=7), kv_peak(height=7)],
         [
             series(
+                "Requests finished per second",
+                "All finished requests of a server, whatever their end. vLLM never counts requests whose client went away.",
+                [Query(rate("requests_finished_total", drop="engine, reason"), LEGEND)],
+                unit="reqps",
+                no_data=FROM_EXPORTER,
+                height=7,
+            ),
+            series(
+                "Failed requests per second",
+                "Answers with status 5xx (solid), requests that the engine ended with an error or aborted (dashed), and requests that a queue limit refused "
+                "(dotted). A request can be in more than one line. 5xx appears with the first such answer.",
+                [
+                    Query(rate("http_requests_total", _5XX, drop="handler, method, status"), LEGEND + " 5xx"),
+                    Query(rate("requests_finished_total", _FAILED, drop="engine, reason"), LEGEND + " ended"),
+                    Query(rate("requests_rejected_total", drop="reason"), LEGEND + " refused"),
+                ],
+                unit="reqps",
+                no_data=FROM_EXPORTER,
+                height=7,
+                looks=(Look("/ ended$/", dashed=True), Look("/ refused$/", dotted=True)),
+            ),
+            preemptions(height=7),
+        ],
+        [
+            series(
                 "Tokens computed per second",
                 "Prompt tokens that were really computed (not cached) plus generated tokens: the work on the card.",
-                [Query(f"{computed} + ({rate('generation_tokens_total')} or 0 * {computed})", LEGEND)],
+                [Query(f"{computed} + {rate('generation_tokens_total')} or {computed}", LEGEND)],
                 unit="short",
                 no_data="vLLM before 0.16 does not split prompt tokens by source.",
                 height=7,
             ),
-            preemptions(height=7),
-            series(
-                "Seconds with a busy neighbour",
-                "Share of the server's busy seconds in which another server on the card computed too. Association, not "
-                "cause; Latency & jitter compares the TTFT of both kinds of seconds.",
-                [Query(f"max without (gpu, uuid) ({window('gpu_contention_ratio')})", LEGEND)],
-                unit="percentunit",
-                maximum=1,
-                no_data="The server was idle, or alone on its card.",
-                height=7,
-            ),
+            itl_mean(height=7),
+            contention(height=7),
         ],
     ]
 
@@ -252,16 +288,16 @@ def _load() -> list[list[Item]]:
 def _alerts() -> Item:
     return table(
         "Alerts that fire",
-        "Alerts of alerts/*.alerts.yaml that fire now. Each has a page in docs/runbooks.",
+        "Alerts of alerts/*.alerts.yaml that fire now, of every severity. The name opens its runbook: meaning, impact, diagnosis, mitigation.",
         [Query(f"max by (alertname, severity, server, host) ({_ALERTS})")],
         [
-            Column("alertname", "Alert"),
+            Column("alertname", "Alert", link=("Runbook", RUNBOOKS + "${__value.raw}.md")),
             Column("severity", "Severity", words={"critical": VERMILLION, "warning": ORANGE, "info": house.SKY}),
             Column("server", "Server"),
             Column("host", "Host"),
         ],
-        no_data="nothing fires, or alerts/*.alerts.yaml are not loaded in Prometheus.",
-        height=6,
+        no_data="nothing fires, or the rules are not loaded: the number above says which.",
+        height=5,
         sort="Severity",
     )
 
@@ -282,7 +318,7 @@ def board() -> Board:
                 repeat="card",
             ),
             Section("Servers", [[_servers()]]),
-            Section("Load", _load()),
             Section("Alerts", [[_alerts()]]),
+            Section("Load", _load()),
         ],
     )

@@ -46,6 +46,8 @@ class Look:
     pattern: str
     colour: str | None = None
     dashed: bool = False
+    dotted: bool = False
+    """for limits: a line that nothing was measured for"""
     fill: float | None = None
     width: float | None = None
     stacked: bool | None = None
@@ -105,6 +107,8 @@ def _look(look: Look) -> list[md.DynamicConfigValue]:
         out.append(_property("color", {"mode": "fixed", "fixedColor": look.colour}))
     if look.dashed:
         out.append(_property("custom.lineStyle", {"fill": "dash", "dash": [8, 6]}))
+    if look.dotted:
+        out.append(_property("custom.lineStyle", {"fill": "dot", "dash": [0, 6]}))
     if look.fill is not None:
         out.append(_property("custom.fillOpacity", look.fill))
     if look.width is not None:
@@ -302,8 +306,8 @@ class Column:
     mappings: Mapping[float, tuple[str, str]] | None = None
     words: Mapping[str, str] | None = None
     """text -> colour, for columns that hold words"""
-    link: tuple[str, str] | None = None
-    """title, url"""
+    link: tuple[str, str] | Sequence[tuple[str, str]] | None = None
+    """title, url; several of them open a menu"""
     width: int | None = None
 
 
@@ -358,8 +362,8 @@ def _column(column: Column) -> list[md.DynamicConfigValue]:
             )
         )
     if column.link:
-        title, url = column.link
-        out.append(_property("links", [{"title": title, "url": url}]))
+        links = [column.link] if isinstance(column.link[0], str) else column.link
+        out.append(_property("links", [{"title": title, "url": url} for title, url in links]))
     if column.width is not None:
         out.append(_property("custom.width", column.width))
     return out

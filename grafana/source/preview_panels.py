@@ -276,7 +276,7 @@ def _one_line(axes: Any, line: Line, lines: Sequence[Line], base: dict[str, np.n
     stacking = style.get("custom.stacking") or {}
     fill = (style.get("custom.fillOpacity") or 0) / 100
     width = style.get("custom.lineWidth", 1.5)
-    dashes = (style.get("custom.lineStyle") or {}).get("fill") == "dash"
+    pattern = {"dash": (0, (5, 3)), "dot": (0, (1, 2))}.get((style.get("custom.lineStyle") or {}).get("fill"), "-")
     if stacking.get("mode") == "normal":
         low = base.get("A", np.zeros(len(line.y)))
         high = low + np.nan_to_num(line.y)
@@ -288,7 +288,7 @@ def _one_line(axes: Any, line: Line, lines: Sequence[Line], base: dict[str, np.n
     if style.get("custom.drawStyle") == "points":
         axes.plot(line.x, line.y, ".", color=colour, ms=3.5)
         return
-    axes.plot(line.x, line.y, color=colour, lw=width * 0.85, ls=(0, (5, 3)) if dashes else "-")
+    axes.plot(line.x, line.y, color=colour, lw=width * 0.85, ls=pattern)
     alone = ~np.isnan(line.y) & np.isnan(np.r_[np.nan, line.y[:-1]]) & np.isnan(np.r_[line.y[1:], np.nan])
     if alone.any():
         axes.plot(line.x[alone], line.y[alone], ".", color=colour, ms=4)
@@ -325,7 +325,7 @@ def _axis(axes: Any, lines: Sequence[Line], defaults: Mapping[str, Any], base: M
 def _ticks(low: float, high: float, base: int) -> list[float]:
     raw = (high - low) / 4
     scale = float(base) ** math.floor(math.log(raw, base)) if raw > 0 else 1.0
-    nice = (1, 2, 3, 4, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000) if base == 1024 else (1, 2, 2.5, 5, 10)
+    nice = tuple(2**n for n in range(11)) if base == 1024 else (1, 2, 2.5, 5, 10)
     step = next((n * scale for n in nice if n * scale >= raw), nice[-1] * scale)
     first = math.ceil(low / step - 1e-9)
     return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
@@ -359,8 +359,9 @@ def _legend_rows(frame: Frame, p: Placed, lines: Sequence[Line]) -> int:
         y = frame.height - 10 - (len(shown_rows) - 1 - number) * 14
         for left, text, line in row:
             frame.rectangle(left, y - 1.5, 12, 3, _line_colour(line))
-            if (line.style.get("custom.lineStyle") or {}).get("fill") == "dash":
-                frame.rectangle(left + 5, y - 1.5, 2.5, 3, PANEL)
+            fill = (line.style.get("custom.lineStyle") or {}).get("fill")
+            for gap in {"dash": (5,), "dot": (2, 5, 8)}.get(fill, ()):
+                frame.rectangle(left + gap, y - 1.5, 2.5 if fill == "dash" else 1.5, 3, PANEL)
             frame.text(left + 16, y, text, size=6.9, color=TEXT)
     return len(shown_rows)
 
@@ -582,6 +583,7 @@ def _states(frame: Frame, p: Placed, source: Source, filled: Filled) -> None:
 
 def _words(frame: Frame, p: Placed, filled: Filled) -> None:
     content = re.sub(r"[*`]", "", filled.into(p.panel["options"]["content"], p.scoped))
+    content = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", content)
     wide = max(16, int((frame.width - 16) / 6.1))
     out: list[str] = []
     for paragraph in content.split("\n"):

@@ -49,6 +49,12 @@ def window(name: str, *more: str, by: str = SERVER, seconds: str = WINDOW) -> st
     return f"max without (window) ({of(name, seconds, *more, by=by)})"
 
 
+def setting(name: str) -> str:
+    """A setting as a number, one series per server; absent where it is a word or not known."""
+    wanted = f'setting="{name}"'
+    return f"max without (setting) ({of('server_setting_value', wanted)})"
+
+
 def rate(name: str, *more: str, by: str = SERVER, drop: str = "engine") -> str:
     """Rate of a counter over Grafana's interval, without the labels ``drop``."""
     return f"sum without ({drop}) (rate({of(name, *more, by=by)}[$__rate_interval]))"

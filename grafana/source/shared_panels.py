@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import house
 from panels import Item, Look, Query, series
-from queries import CARD, LEGEND, SERVER_CARD, of, window
+from queries import CARD, LEGEND, SERVER_CARD, of, rate, window
 
 FROM_EXPORTER = "No server answers, or none is chosen: see Exporter health."
 NEEDS_NVML = (
@@ -14,6 +14,10 @@ NEEDS_NVML = (
     "processes (container without pid: host). Exporter health says which."
 )
 NO_REQUESTS = "No request got its first token in the window."
+RUNBOOKS = "https://github.com/vllmeter/vllmeter/blob/main/docs/runbooks/"
+"""Where the pages of the alerts are; alerts/source writes the same address (tested)."""
+
+_NO_OFFLOAD = "KV offloading is off (--kv-offloading-size, or a KV connector in --kv-transfer-config), or vLLM is older than 0.14."
 
 CARD_LOOKS = (
     Look("/^other/", house.OTHER_PROGRAMS),
@@ -136,4 +140,63 @@ def preemptions(*, width: int = 8, height: int = 8) -> Item:
         height=height,
         decimals=0,
         fill=20,
+    )
+
+
+def itl_mean(*, width: int = 8, height: int = 8) -> Item:
+    return series(
+        "Inter-token latency, mean",
+        "Mean time between two outputs of a request in the window: what a reader of the stream feels. Long answers weigh more. "
+        "It rises while a prefill or a preempted request is computed beside it.",
+        [Query(window("inter_token_latency_window_mean_seconds"), LEGEND)],
+        unit="s",
+        no_data="No token was generated in the window (pooling models never do).",
+        width=width,
+        height=height,
+    )
+
+
+def contention(*, width: int = 8, height: int = 8) -> Item:
+    return series(
+        "Seconds with a busy neighbour",
+        "Share of the server's busy seconds in which another server on the card computed too. Association, not cause; Latency & "
+        "jitter compares the TTFT of both kinds of seconds.",
+        [Query(f"max without (gpu, uuid) ({window('gpu_contention_ratio')})", LEGEND)],
+        unit="percentunit",
+        maximum=1,
+        no_data="The server was idle, or alone on its card.",
+        width=width,
+        height=height,
+    )
+
+
+def offload_bytes(*, width: int = 8, height: int = 8) -> Item:
+    return series(
+        "Offloading: bytes per second",
+        "From the GPU to the offload tier (store, dashed) and back (load, solid).",
+        [
+            Query(rate("kv_offload_load_bytes_total"), LEGEND + " load"),
+            Query(rate("kv_offload_store_bytes_total"), LEGEND + " store"),
+        ],
+        unit="Bps",
+        no_data=_NO_OFFLOAD,
+        width=width,
+        height=height,
+        looks=(Look("/ store$/", dashed=True),),
+    )
+
+
+def offload_time(*, width: int = 8, height: int = 8) -> Item:
+    return series(
+        "Offloading: time spent",
+        "Seconds of transfer per second, store dashed, load solid. Near 1: the bus is the limit.",
+        [
+            Query(rate("kv_offload_load_time_seconds_total"), LEGEND + " load"),
+            Query(rate("kv_offload_store_time_seconds_total"), LEGEND + " store"),
+        ],
+        unit="percentunit",
+        no_data=_NO_OFFLOAD,
+        width=width,
+        height=height,
+        looks=(Look("/ store$/", dashed=True),),
     )

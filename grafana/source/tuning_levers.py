@@ -8,16 +8,16 @@ import variables as v
 from house import STATE_COLOURS
 from layout import Board, Section
 from panels import Column, Item, Look, Query, series, state_mapping, states, table, words
-from queries import LEGEND, SERVER_GPU, by_server, of, quantile, rate, ratio, state_number, window
-from shared_panels import FROM_EXPORTER, kv_peak
+from queries import KEYS, LEGEND, SERVER_GPU, by_server, of, quantile, rate, ratio, setting, state_number, window
+from shared_panels import FROM_EXPORTER, itl_mean, kv_peak, offload_bytes, offload_time
 
 _HEIGHT = 8
+_LIMIT = Look("/ limit$/", dotted=True, width=2)
 _COMPUTED = 'source="local_compute"'
 _NO_BLOCKS = 'reason="capacity"'
 _GRAPHS = 'part="cuda_graphs"'
 _WEIGHTS = 'part="weights"'
 _CAPACITY = f"max without (source) ({of('kv_cache_capacity_tokens')})"
-_OFFLOAD = "KV offloading is off (--kv-offloading-size, or a KV connector in --kv-transfer-config), or vLLM is older than 0.14."
 
 
 def _lever(title: str, text: str, settings: str, panels: list[Item], extra: list[list[Item]] | None = None) -> Section:
@@ -36,16 +36,50 @@ def _lever(title: str, text: str, settings: str, panels: list[Item], extra: list
     return Section(title, [[words("What it does", text, width=4, height=_HEIGHT), where, *panels], *(extra or [])])
 
 
-def _itl(width: int = 7) -> Item:
-    return series(
-        "Inter-token latency, mean",
-        "Mean time between two outputs of a request, in the window.",
-        [Query(window("inter_token_latency_window_mean_seconds"), LEGEND)],
-        unit="s",
-        no_data="No token was generated in the window (pooling models never do).",
-        width=width,
-        height=_HEIGHT,
-    )
+def _changed() -> list[Item]:
+    numbers = of("server_setting_value")
+    moved = f"(changes({numbers}[$__range]) > 0)"
+    keys = f"{KEYS}, setting"
+
+    def of_moved(expression: str) -> str:
+        return f"max by ({keys}) ({expression} and {moved})"
+
+    return [
+        table(
+            "Changed in this time range",
+            "Settings that are numbers and had more than one value in the time range of this page. More than one line at a time: no one can say which of them "
+            "made the difference. Switches are 1 and 0.",
+            [
+                Query(f"max by ({keys}) {moved}", ref="A"),
+                Query(of_moved(f"min_over_time({numbers}[$__range])"), ref="B"),
+                Query(of_moved(f"max_over_time({numbers}[$__range])"), ref="C"),
+                Query(of_moved(numbers), ref="D"),
+            ],
+            [
+                Column("server", "Server"),
+                Column("host", "Host"),
+                Column("setting", "Setting", width=190),
+                Column("Value #A", "Changes", "none", 0),
+                Column("Value #B", "Lowest", "none"),
+                Column("Value #C", "Highest", "none"),
+                Column("Value #D", "Now", "none"),
+            ],
+            no_data="no setting changed, or the command lines of the servers are not visible. Widen the time range.",
+            width=14,
+            height=6,
+            sort="Server",
+        ),
+        series(
+            "$setting over time",
+            "The setting chosen above, in vLLM's own unit. A gap: the server was down, or did not say.",
+            [Query(of("server_setting_value", 'setting="$setting"'), LEGEND)],
+            unit="none",
+            no_data="No server says this setting as a number now.",
+            width=10,
+            height=6,
+            line=2,
+        ),
+    ]
 
 
 def _batched_tokens() -> Section:
@@ -57,20 +91,22 @@ def _batched_tokens() -> Section:
         [
             series(
                 "Tokens per step",
-                "Mean tokens of an engine step, and the 95th percentile (dashed, interpolated inside vLLM's buckets). Flat at the setting: the batch is full.",
+                "Mean tokens of an engine step, the 95th percentile (dashed, interpolated inside vLLM's buckets), and --max-num-batched-tokens where it is known "
+                "(dotted). The percentile at the limit: steps are full, and the limit decides.",
                 [
                     Query(
                         ratio(rate("iteration_tokens_sum"), rate("iteration_tokens_count")),
                         LEGEND,
                     ),
                     Query(quantile(0.95, "iteration_tokens"), LEGEND + " p95"),
+                    Query(setting("max_num_batched_tokens"), LEGEND + " limit"),
                 ],
                 unit="short",
                 no_data="The engine made no step in the interval, or vLLM gives no iteration_tokens.",
                 log=True,
                 width=7,
                 height=_HEIGHT,
-                looks=(Look("/ p95$/", dashed=True, width=1),),
+                looks=(Look("/ p95$/", dashed=True, width=1), _LIMIT),
             ),
             series(
                 "ITL beside prefill work",
@@ -98,13 +134,17 @@ def _num_seqs() -> Section:
         [
             series(
                 "Running, 1 s peak",
-                "Most running requests in any second of the window. Compare with the setting on the left.",
-                [Query(window("requests_running_peak"), LEGEND)],
+                "Most running requests in any second of the window, and --max-num-seqs where it is known (dotted). At the limit while requests wait: it holds them back.",
+                [
+                    Query(window("requests_running_peak"), LEGEND),
+                    Query(setting("max_num_seqs"), LEGEND + " limit"),
+                ],
                 unit="short",
                 decimals=0,
                 no_data=FROM_EXPORTER,
                 width=7,
                 height=_HEIGHT,
+                looks=(_LIMIT,),
             ),
             series(
                 "Waiting, by reason",
@@ -204,32 +244,8 @@ def _offloading() -> Section:
         "and prompts return. Look: bytes come **back** (load), and loading takes less time than computing.",
         "kv_offloading_size|kv_transfer_config|cpu_offload_gb|swap_space",
         [
-            series(
-                "Bytes per second, both ways",
-                "To the host (store, dashed) and back (load).",
-                [
-                    Query(rate("kv_offload_load_bytes_total"), LEGEND + " load"),
-                    Query(rate("kv_offload_store_bytes_total"), LEGEND + " store"),
-                ],
-                unit="Bps",
-                no_data=_OFFLOAD,
-                width=7,
-                height=_HEIGHT,
-                looks=(Look("/ store$/", dashed=True),),
-            ),
-            series(
-                "Time, both ways",
-                "Seconds of transfer per second.",
-                [
-                    Query(rate("kv_offload_load_time_seconds_total"), LEGEND + " load"),
-                    Query(rate("kv_offload_store_time_seconds_total"), LEGEND + " store"),
-                ],
-                unit="percentunit",
-                no_data=_OFFLOAD,
-                width=7,
-                height=_HEIGHT,
-                looks=(Look("/ store$/", dashed=True),),
-            ),
+            offload_bytes(width=7, height=_HEIGHT),
+            offload_time(width=7, height=_HEIGHT),
         ],
     )
 
@@ -252,7 +268,7 @@ def _host_overhead() -> Section:
                 height=_HEIGHT,
                 looks=(Look("/ api_server$/", dashed=True),),
             ),
-            _itl(),
+            itl_mean(width=7, height=_HEIGHT),
         ],
     )
 
@@ -379,8 +395,9 @@ def board() -> Board:
         uid="levers",
         title="Tuning levers",
         description="One row per lever of vLLM: what it does, where it stands, and whether it does that here. Change one at a time.",
-        variables=[v.datasource(), v.job(), v.host(), v.server(), v.gpu(), v.window()],
+        variables=[v.datasource(), v.job(), v.host(), v.server(), v.gpu(), v.window(), v.setting()],
         sections=[
+            Section("What was changed", [_changed()]),
             _batched_tokens(),
             _num_seqs(),
             _capacity(),

@@ -143,6 +143,20 @@ def objective() -> d.QueryVariable:
     )
 
 
+def setting() -> d.QueryVariable:
+    """One setting that is a number."""
+    return (
+        _query(
+            "setting",
+            "Setting",
+            "A setting of vLLM that is a number, for the graph of its changes.",
+            'label_values(vllmeter_server_setting_value{job=~"$job",host=~"$host",server=~"$server"}, setting)',
+        )
+        .sort(m.VariableSort.ALPHABETICAL_ASC)
+        .current(m.VariableOption(selected=True, text="max_num_batched_tokens", value="max_num_batched_tokens"))
+    )
+
+
 def run(letter: str, title: str) -> d.QueryVariable:
     """A run, the newest first; for run A the newest comes last, so that the two newest runs are compared at first."""
     seen = f'max by (run) (last_over_time(vllmeter_run_start_timestamp_seconds{{job=~"$job",host=~"$host"}}[{NEWEST_RUNS}]))'

@@ -11,9 +11,11 @@ from typing import Any
 
 import promql_parser
 import pytest
+import yaml
 
 from grafana.boards import (
     NAMES,
+    ROOT,
     Target,
     annotation_queries,
     board,
@@ -32,6 +34,8 @@ each = pytest.mark.parametrize("name", NAMES)
 KEYS = frozenset({"job", "instance", "host", "server"})
 _DIVIDED: Any = promql_parser.parse("a / b")
 DIVISION = str(_DIVIDED.op)
+_EITHER: Any = promql_parser.parse("a or b")
+OR = str(_EITHER.op)
 RATES = frozenset({"rate", "increase", "irate"})
 
 FIXED_WINDOWS = {
@@ -39,6 +43,11 @@ FIXED_WINDOWS = {
     "exporter-health / Restarts and changed settings": "counted over 5 minutes, so that one event is seen at any zoom",
     "exporter-health / NVML ticks dropped": "the same",
     "load-test / Difference, whole runs": "the window is the run",
+    "load-test / Settings that differ": "the same",
+    "load-test / Run A": "looks for the run in the last 7 days, and for its end in the 12 hours after its start",
+    "load-test / Run B": "the same",
+    "load-test / Runs of the last 7d": "the same",
+    "tuning-levers / Changed in this time range": "changes are looked for in the range that is shown",
 }
 """Where a range is not ``$__rate_interval``."""
 
@@ -47,6 +56,14 @@ NO_RATE = {
     "exact, while increase() extrapolates",
 }
 """Where a counter is read without rate() or increase()."""
+
+NO_JOB = {"overview / Alerts firing": ("VllmeterWatchdog", "it is about Prometheus itself and has no job and host")}
+"""(alert, reason): selectors of ``ALERTS`` without job and host."""
+
+ZERO = {
+    "overview / Alerts firing": "0 only while the watchdog fires, that is, while the rules are evaluated; else absent",
+}
+"""Where a constant is put in the place of what is absent."""
 
 NO_SERVER_KEYS = {
     "overview / Alerts that fire": "alerts about an exporter have no server, alerts about absence no host",
@@ -121,6 +138,74 @@ def summed_ratios(expr: str) -> list[str]:
         if re.search(r"_ratio$|:ratio", s.name or "")
         and any(type(node).__name__ == "AggregateExpr" and node.prettify().startswith(("sum", "avg")) for node in above)
     ]
+
+
+def filled_with_zero(expr: str) -> list[str]:
+    """Right sides of `or` that are 0 whatever was measured: absent is not zero."""
+    out = []
+    for node, _ in nodes(parsed(expr)):
+        if type(node).__name__ == "BinaryExpr" and str(node.op) == OR:
+            right = node.rhs.prettify()
+            flat = re.sub(r"[\s()]", "", right)
+            half = len(flat) // 2
+            zero = re.search(r"(^|[^\w.])0\s*\*|\*\s*0($|[^\w.])|\bvector\b", right)
+            if zero or (flat[:half] == flat[half + 1 :] and flat[half] == "-"):
+                out.append(right)
+    return out
+
+
+_STATISTIC = re.compile(r"_(peak|jitter|quantile|mean)(_|$)")
+
+
+def summed_statistics(expr: str) -> list[str]:
+    """Peaks, means, jitter and quantiles under sum, avg or count."""
+    return [
+        s.name
+        for s, above in selectors(expr)
+        if _STATISTIC.search(s.name or "")
+        and any(
+            type(node).__name__ == "AggregateExpr" and node.prettify().startswith(("sum", "avg", "stddev"))
+            for node in above
+        )
+    ]
+
+
+def rated_sums(expr: str) -> list[str]:
+    """rate() and increase() of a subquery."""
+    return [
+        node.prettify()
+        for node, _ in nodes(parsed(expr))
+        if type(node).__name__ == "Call"
+        and node.func.name in RATES
+        and any(type(one).__name__ == "SubqueryExpr" for one in node.args)
+    ]
+
+
+def unequal_sides(expr: str) -> list[str]:
+    """Histograms whose `_sum` and `_count` are filtered in different ways."""
+    found: dict[str, dict[str, set[str]]] = {}
+    for selector, _ in selectors(expr):
+        match = re.fullmatch(r"(.+)(_sum|_count)", selector.name or "")
+        if match:
+            text = str(sorted(matchers(selector).items()))
+            found.setdefault(match[1], {}).setdefault(match[2], set()).add(text)
+    return [name for name, sides in found.items() if len(sides) == 2 and sides["_sum"] != sides["_count"]]
+
+
+def joins_with_values(expr: str) -> list[str]:
+    """Joins on labels that say which part of a server it is: there the two sides need not have the same parts."""
+    known = KEYS | {"scenario", "setting", "value", "measure", "uuid", "gpu"}
+    out = []
+    for labels in re.findall(r"\bon \(([^)]*)\)", expr):
+        found = {label.strip() for label in labels.split(",")} - {""}
+        if not found <= known:
+            out.append(labels)
+    return out
+
+
+def seconds(text: str) -> float:
+    """A duration such as 15s or 7d."""
+    return int(text[:-1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[text[-1]]
 
 
 def unsafe_for_fleets(expr: str) -> list[str]:
@@ -215,7 +300,6 @@ def test_target_rate_interval(name: str) -> None:
     for target in targets(name):
         assert "$__interval" not in target.expr, target.where
         ranges = set(re.findall(r"\[([^\]]+)\]", target.expr))
-        ranges = {one for one in ranges if not one.startswith(("${length", "${span", "7d"))}
         if key(target) not in FIXED_WINDOWS:
             assert ranges <= {"$__rate_interval"}, target.where
 
@@ -230,6 +314,8 @@ def test_target_job_and_host(name: str) -> None:
     for target in targets(name):
         for selector, _ in selectors(target.expr):
             found = matchers(selector)
+            if key(target) in NO_JOB and found.get("alertname") == NO_JOB[key(target)][0]:
+                continue
             assert found.get("job") == "$job", target.where
             assert found.get("host") == "$host", target.where
             known = families.get(selector.name)
@@ -299,7 +385,138 @@ def test_fleet_safe_aggregations(name: str) -> None:
         assert wrong == [], target.where
 
 
+@each
+def test_absence_is_not_filled_in(name: str) -> None:
+    """`or vector(0)` and `or 0 * x` make a number out of what is not known."""
+    for target in targets(name):
+        if key(target) not in ZERO:
+            assert filled_with_zero(target.expr) == [], target.where
+
+
+@each
+def test_statistics_are_never_added(name: str) -> None:
+    """Quantiles, means, jitter and peaks of several servers have no sum and no average; the largest may be taken."""
+    for target in targets(name):
+        assert summed_statistics(target.expr) == [], target.where
+
+
+@each
+def test_counters_are_rated_before_they_are_summed(name: str) -> None:
+    """rate(sum(x)[5m:]) takes the reset of one server for a reset of all."""
+    for target in targets(name):
+        assert rated_sums(target.expr) == [], target.where
+
+
+@each
+def test_both_sides_of_a_mean_read_the_same(name: str) -> None:
+    """The sum and the count of a histogram are filtered alike; else the mean is of other requests."""
+    for target in targets(name):
+        assert unequal_sides(target.expr) == [], target.where
+
+
+@each
+def test_joins_say_which_side_has_more(name: str) -> None:
+    """What is divided by something per server has one series per server, or says group_left."""
+    for target in targets(name):
+        assert joins_with_values(target.expr) == [], target.where
+
+
+@each
+def test_buckets_are_never_picked_by_their_bound(name: str) -> None:
+    """`le="0.5"` finds nothing where the server prints 0.5 in another way, or has other buckets."""
+    for target in targets(name):
+        assert [s.name for s, _ in selectors(target.expr) if "le" in matchers(s)] == [], target.where
+
+
+@each
+def test_topk_only_where_one_moment_is_asked(name: str) -> None:
+    """Over a time range topk gives another choice at each step: lines that come and go."""
+    for target in targets(name):
+        if re.search(r"\b(topk|bottomk|limitk)\b", target.expr):
+            assert target.target.get("instant") is True, target.where
+
+
+@each
+def test_fixed_windows_hold_four_scrapes(name: str) -> None:
+    """A fixed window is at least four times the interval that Grafana is told, and 60 s for a scrape every 15 s."""
+    source = yaml.safe_load((ROOT / "grafana/provisioning/datasources/vllmeter.yaml").read_text(encoding="utf-8"))
+    scrape = seconds(source["datasources"][0]["jsonData"]["timeInterval"])
+    for target in targets(name):
+        for text in re.findall(r"\[(\d+[smhd])(?::\d+[smhd])?\]", target.expr):
+            assert seconds(text) >= max(60, 4 * scrape), target.where
+    for query in (*variable_queries(name).values(), *(one["expr"] for one in annotation_queries(name))):
+        assert raw_counters(query) == []
+        assert rated_gauges(query) == []
+
+
+UNITS = {
+    "_seconds": "s",
+    "_bytes": "bytes",
+    "_ratio": "percentunit",
+    "_celsius": "celsius",
+    "_watts": "watt",
+}
+"""end of a family's name -> Grafana's unit"""
+
+
+@each
+def test_units_follow_the_names(name: str) -> None:
+    """A family in seconds is shown in seconds, bytes in bytes, shares in percent: nothing is 1000 times itself.
+
+    Judged where a query reads one family without arithmetic.
+    """
+    for target in targets(name):
+        names = {s.name for s, _ in selectors(target.expr)}
+        if len(names) != 1 or re.search(r"[*/]|\b(rate|increase|changes|timestamp|count)\b", target.expr):
+            continue
+        (family,) = names
+        end = next((end for end in UNITS if family.endswith(end)), None)
+        if end is None or "timestamp" in family:
+            continue
+        assert UNITS[end] in shown_units(target), f"{target.where}: {family} in {shown_units(target)}"
+
+
+def shown_units(target: Target) -> set[str]:
+    """Units that a target's series may have: its column's, an override's that fits its legend, else the panel's."""
+    fields = target.panel["fieldConfig"]
+    legend = re.sub(r"\{\{\w+\}\}", "x", str(target.target.get("legendFormat", "")))
+    if target.panel["type"] == "heatmap":
+        return set(UNITS.values())
+    if target.panel["type"] == "table":
+        several = len(target.panel["targets"]) > 1
+        column = f"Value #{target.target['refId']}" if several else "Value"
+        organize = next(t["options"] for t in target.panel["transformations"] if t["id"] == "organize")
+        title = organize["renameByName"].get(column)
+        if title is None:
+            return set(UNITS.values())  # only its labels are shown
+        hits = [one for one in fields["overrides"] if one["matcher"]["options"] == title]
+    else:
+        hits = [one for one in fields["overrides"] if re.search(one["matcher"]["options"].strip("/"), legend)]
+    found = [p["value"] for one in hits for p in one["properties"] if p["id"] == "unit"]
+    return {found[-1]} if found else {fields["defaults"]["unit"]}
+
+
 MISTAKES = (
+    (raw_counters, "delta(vllmeter_preemptions_total[5m])"),
+    (raw_counters, "irate(vllmeter_unknown[5m]) + vllmeter_generation_tokens_total"),
+    (rated_gauges, "rate(server:vllmeter_generation_tokens:rate1m[5m])"),
+    (wrong_quantiles, "histogram_quantile(0.9, sum by (job) (rate(vllmeter_ttft_seconds_bucket[5m])))"),
+    (wrong_quantiles, "histogram_quantile(0.9, rate(vllmeter_ttft_seconds_bucket[5m]))"),
+    (filled_with_zero, "vllmeter_requests_waiting or vector(0)"),
+    (filled_with_zero, "vllmeter_requests_waiting or on () vector(0)"),
+    (filled_with_zero, "vllmeter_requests_waiting or 0 * vllmeter_server_up"),
+    (filled_with_zero, "vllmeter_requests_waiting or vllmeter_server_up * 0"),
+    (filled_with_zero, "vllmeter_requests_waiting or (vllmeter_server_up - vllmeter_server_up)"),
+    (summed_statistics, "sum(vllmeter_ttft_window_quantile_upper_seconds)"),
+    (summed_statistics, "sum by (job) (vllmeter_ttft_jitter_seconds)"),
+    (summed_statistics, "sum(max without (window) (vllmeter_requests_waiting_peak))"),
+    (rated_sums, "rate(sum(vllmeter_preemptions_total)[5m:])"),
+    (
+        unequal_sides,
+        'rate(vllmeter_ttft_seconds_sum{server="a"}[5m]) / (rate(vllmeter_ttft_seconds_count[5m]) > 0)',
+    ),
+    (joins_with_values, "a / on (job, instance, server, engine) (b > 0)"),
+    (joins_with_values, "a / on (job, instance, server, window) (b > 0)"),
     (raw_counters, "vllmeter_preemptions_total"),
     (rated_gauges, "rate(vllmeter_requests_waiting[5m])"),
     (rated_gauges, "delta(vllmeter_kv_cache_usage_ratio[5m])"),
@@ -332,6 +549,14 @@ def test_known_mistakes_are_noticed(check: Callable[[str], list[str]], expr: str
         (unguarded, "a / (sum(b) > 0)"),
         (unguarded, "a / 3600"),
         (averages, "avg_over_time(a[5m])"),
+        (filled_with_zero, "a or b"),
+        (filled_with_zero, "a + b or 10 * a"),
+        (filled_with_zero, "a or 0.5 * a"),
+        (summed_statistics, "max without (window) (vllmeter_requests_waiting_peak)"),
+        (summed_statistics, "sum(vllmeter_requests_waiting)"),
+        (rated_sums, "max_over_time(a[1h:5s])"),
+        (unequal_sides, 'rate(a_sum{x="1"}[5m]) / (rate(a_count{x="1"}[5m]) > 0)'),
+        (joins_with_values, "a / on (job, instance, host, server) (b > 0)"),
         (summed_ratios, "max without (engine) (vllmeter_kv_cache_usage_ratio)"),
         (unsafe_for_fleets, "max by (job, instance, host, server) (a) and on () b"),
     ],
@@ -359,7 +584,9 @@ def test_series_that_a_panel_draws_are_named(name: str) -> None:
 def test_exclusions_are_needed() -> None:
     """An exclusion that excludes nothing is removed."""
     keys = {key(target) for target in targets()}
-    for table in (FIXED_WINDOWS, NO_RATE, NO_SERVER_KEYS):
+    for where in ZERO:
+        assert any(filled_with_zero(target.expr) for target in targets() if key(target) == where), where
+    for table in (FIXED_WINDOWS, NO_RATE, NO_SERVER_KEYS, NO_JOB, ZERO):
         assert set(table) <= keys, set(table) - keys
     for where in NO_SERVER_KEYS:
         mine = [target for target in targets() if key(target) == where]

@@ -42,6 +42,22 @@ def test_documentation_names_title_and_uid(name: str) -> None:
     assert f"`{board(name)['uid']}`" in text
 
 
+def test_alerts_link_to_their_runbooks() -> None:
+    """The overview's list of alerts opens the same address as the alert itself, and that page exists."""
+    panel = next(p for p in panels("overview") if p["title"] == "Alerts that fire")
+    override = next(o for o in panel["fieldConfig"]["overrides"] if o["matcher"]["options"] == "Alert")
+    (links,) = [p["value"] for p in override["properties"] if p["id"] == "links"]
+    pattern = links[0]["url"]
+    seen = 0
+    for path in (ROOT / "alerts").glob("*.alerts.yaml"):
+        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]:
+            for rule in group["rules"]:
+                assert pattern.replace("${__value.raw}", rule["alert"]) == rule["annotations"]["runbook_url"]
+                assert (ROOT / "docs" / "runbooks" / f"{rule['alert']}.md").is_file()
+                seen += 1
+    assert seen > 40
+
+
 def test_provisioning_fits_compose() -> None:
     """Data source and dashboards lie where compose.yaml mounts them, and the address comes from its environment."""
     (source,) = load("datasources")["datasources"]
