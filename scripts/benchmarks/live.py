@@ -168,15 +168,25 @@ def exporter(replay: Replayed, servers: int, nvml: str = "fake") -> Iterator[Run
 
 def get(port: int, path: str) -> int | None:
     """Status of a GET, None without an answer."""
+    try:
+        return _get(port, path)[0]
+    except OSError:
+        return None
+
+
+def body(port: int, path: str) -> str:
+    """Body of a GET that succeeds."""
+    status, text = _get(port, path)
+    assert status == 200, f"{path}: HTTP {status}: {text[:200]}"
+    return text
+
+
+def _get(port: int, path: str) -> tuple[int, str]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
-        answer.read()
-    except OSError:
-        return None
-    else:
-        return answer.status
+        return answer.status, answer.read().decode(errors="replace")
     finally:
         connection.close()
 

@@ -24,11 +24,12 @@ CAPTURES = PROJECT / "tests" / "captures"
 class Figure:
     """One measured number.
 
-    ``target`` is what docs promise, in words; ``met`` None = no promise (then nothing can fail).
+    ``value`` None = not measured, ``note`` says why.  ``target`` is what docs promise, in words; ``met`` None = no
+    promise (then nothing can fail).
     """
 
     what: str
-    value: float
+    value: float | None
     unit: str
     target: str = ""
     met: bool | None = None

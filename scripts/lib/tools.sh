@@ -6,7 +6,8 @@
 #   tool_ready NAME    builds it where needed; sets TOOL_PATH, or returns 1 and sets TOOL_REASON
 #   tool_known NAME    0 when it is built already or Go is there to build it; else TOOL_REASON
 #
-# NAME is one of: prometheus, promtool, alertmanager, amtool, victoria-metrics, compose, actionlint, kustomize, manifests.
+# NAME is one of: prometheus, promtool, alertmanager, amtool, victoria-metrics, otel-collector, compose, actionlint,
+# kustomize, manifests. Only scripts/bench asks for otel-collector, no leg of CI does.
 # The versions stand in tools/go/<module>/go.mod, the checksums in its go.sum; the built program lies
 # in the cache folder under <name>-<version>-<hash of both>. VLLMETER_<NAME> (VLLMETER_PROMTOOL, ...)
 # points at a program of your own instead. The web pages of Prometheus and Alertmanager are left out: nothing
@@ -45,6 +46,14 @@ _tool_facts() {
       _tool_package=$_tool_of/app/victoria-metrics
       _tool_variable=$_tool_of/lib/buildinfo.Version
       ;;
+    otel-collector)
+      # A program of our own with the one receiver that is needed; the collectors made by others have dozens.
+      _tool_module=otel-collector
+      _tool_of=go.opentelemetry.io/collector/otelcol
+      _tool_package=.
+      _tool_tags=remove_all_sd
+      _tool_variable=main.version
+      ;;
     compose)
       _tool_module=compose
       _tool_of=github.com/docker/compose/v2
@@ -70,7 +79,7 @@ _tool_facts() {
       _tool_package=.
       _tool_variable=main.version
       ;;
-    *) die "tool $1 is unknown; scripts/lib/tools.sh knows prometheus, promtool, alertmanager, amtool, victoria-metrics, compose, actionlint, kustomize, manifests" ;;
+    *) die "tool $1 is unknown; scripts/lib/tools.sh knows prometheus, promtool, alertmanager, amtool, victoria-metrics, otel-collector, compose, actionlint, kustomize, manifests" ;;
   esac
   _tool_folder="$VLLMETER_ROOT/tools/go/$_tool_module"
   _tool_version="$(awk -v module="$_tool_of" '
