@@ -133,7 +133,10 @@ def test_without_an_exporter_it_says_what_to_do() -> None:
     """Place, cause, remedy; no traceback."""
     code, text = run("--url", "http://127.0.0.1:9", "--once")
     assert code == 2
-    assert "no exporter answers at http://127.0.0.1:9 (connection refused)" in text
+    assert text.strip() == (
+        "http://127.0.0.1:9: no exporter answers (connection refused). Start one with `vllmeter serve`, or check host "
+        "and port"
+    )
     assert "Traceback" not in text
 
 
@@ -142,7 +145,7 @@ def test_without_an_exporter_it_says_what_to_do() -> None:
     [
         ("ftp://x", "write for example"),
         ("http://", "write for example"),
-        ("http://user:secret@127.0.0.1:9", "127.0.0.1:9 ("),
+        ("http://user:secret@127.0.0.1:9", "--password-file"),
     ],
 )
 def test_wrong_addresses_are_explained_without_passwords(url: str, words: str) -> None:
@@ -160,7 +163,7 @@ def test_what_is_no_exporter_is_said(remote: Remote) -> None:
     remote.live = b"<html>"
     assert "is no JSON" in run("--url", remote.url, "--once")[1]
     remote.status = 401
-    assert "wants a user and a password" in run("--url", remote.url, "--once")[1]
+    assert "it wants credentials. Give --username with --password-file or" in run("--url", remote.url, "--once")[1]
     remote.status = 500
     assert "answers 500" in run("--url", remote.url, "--json")[1]
 

@@ -19,11 +19,12 @@ from typing import Any
 import pytest
 
 from runs.synthetic import START, lockstep_requests, samples_of
+from vllmeter.remote import RemoteExporter, make_access
 from vllmeter.runs.model import ServerConfig
 from vllmeter.runs.samples import Sample, ServerSample
 from vllmeter.runs.sources import ExporterSource, GrafanaAnnouncer, SourceError
 from vllmeter.runs.store import RunStore, StoreError
-from vllmeter.runs.wrap import Plan, _richest, record
+from vllmeter.runs.wrap import Plan, _richest, masked_command, record
 
 BASE = samples_of(lockstep_requests(1, 8), ServerConfig("chat"), START)[0]
 PYTHON = sys.executable
@@ -113,6 +114,23 @@ def test_a_command_that_does_not_exist_is_a_message(store: RunStore) -> None:
     outcome = record(plan("", command=("no-such-load-tool",)), store, Source())
     assert outcome.run.exit_code == 127
     assert any("no-such-load-tool cannot be started" in message for message in outcome.messages)
+
+
+def test_a_stored_command_holds_no_secret(store: RunStore) -> None:
+    """Keys, tokens and passwords are masked in options, headers and ``-u``; numbers of tokens are none."""
+    words = (
+        *("bench", "--api-key", "s3cret", "--header", "Authorization=Bearer s3cret", "-H", "X-Api-Key: s3cret"),
+        *("-u", "alice:s3cret", "-u", "10", "--target=http://bob:s3cret@h/", "OPENAI_API_KEY=s3cret"),
+        *("--extra-inputs", "max_tokens:12", "--max-num-batched-tokens=2048"),
+    )
+    assert masked_command(words) == (
+        *("bench", "--api-key", "***", "--header", "Authorization=***", "-H", "X-Api-Key: ***"),
+        *("-u", "alice:***", "-u", "10", "--target=http://***@h/", "OPENAI_API_KEY=***"),
+        *("--extra-inputs", "max_tokens:12", "--max-num-batched-tokens=2048"),
+    )
+    outcome = record(plan("pass", command=("true", "--token", "s3cret")), store, Source())
+    assert outcome.run.command == ("true", "--token", "***")
+    assert "s3cret" not in (store.folder / outcome.run.id / "run.json").read_text()
 
 
 def test_a_restart_in_the_middle_makes_the_run_invalid(store: RunStore) -> None:
@@ -304,6 +322,13 @@ def test_grafana_without_an_open_annotation_gets_the_region_at_the_end(stub: Any
     assert (method, path, body["time"], body["timeEnd"]) == ("POST", "/api/annotations", 1000000, 1100000)
 
 
+def test_grafana_credentials_in_an_address_are_not_shown() -> None:
+    """A message names the place without the password."""
+    problem = GrafanaAnnouncer("http://bob:s3cret@127.0.0.1:1", "t").started("a", "b", "", 1.0) or ""
+    assert "http://***@127.0.0.1:1" in problem
+    assert "s3cret" not in problem
+
+
 def test_grafana_problems_are_words(stub: Any) -> None:
     """A refused token and a dead server say what to do; nothing is raised."""
     url, handler = stub
@@ -315,7 +340,7 @@ def test_grafana_problems_are_words(stub: Any) -> None:
 def test_the_exporter_is_told_over_its_api(stub: Any) -> None:
     """POST /api/runs with start and stop; a refusal is a message."""
     url, handler = stub
-    source = ExporterSource(url + "/")
+    source = ExporterSource(RemoteExporter(make_access(url + "/", environment={})))
     assert source.started("base", "short", "chat", 1.0) is None
     assert source.stopped("base", "short", "chat", 2.0) is None
     bodies = [(path, body) for _, path, body, _ in handler.seen]

@@ -16,14 +16,14 @@ def make(folder: Path, name: str = "127.0.0.1") -> None:
         signed(folder, role)
 
 
-def signed(folder: Path, role: str) -> None:
-    """A new certificate for ``role``, signed by the CA."""
+def signed(folder: Path, role: str, days: int = 2) -> None:
+    """A new certificate for ``role``, signed by the CA; with negative ``days`` it has expired."""
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
     _openssl(folder, "req", *key, "-keyout", f"{role}.key", "-out", f"{role}.csr", "-subj", f"/CN={role}")
     _openssl(
         folder,
-        *("x509", "-req", "-in", f"{role}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2"),
-        *("-extfile", "san.txt", "-out", f"{role}.pem"),
+        *("x509", "-req", "-in", f"{role}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial"),
+        *("-days", str(days), "-extfile", "san.txt", "-out", f"{role}.pem"),
     )
 
 

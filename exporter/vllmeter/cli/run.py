@@ -16,7 +16,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vllmeter.cli.exporter_options import (
+    CaFileOption,
+    CertFileOption,
+    KeyFileOption,
+    PasswordFileOption,
+    ServerNameOption,
+    TokenFileOption,
+    UrlOption,
+    UsernameOption,
+    access_from,
+    own_address,
+)
 from vllmeter.cli.runs import ConfigOption, StateOption, fail, open_store
+from vllmeter.memory.argv import mask_text
 
 if TYPE_CHECKING:
     from vllmeter.runs.sources import Announcer, SampleSource
@@ -24,6 +37,9 @@ if TYPE_CHECKING:
 
 SCENARIO = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/ -]{0,59}")
 INVALID_EXIT = 3
+
+AccessOptions = tuple[Path | None, Path | None, Path | None, str | None, str | None, Path | None, Path | None]
+"""--ca-file, --cert-file, --key-file, --server-name, --username, --password-file, --token-file"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +75,26 @@ def run(
     ] = None,
     ready_timeout: Annotated[float, typer.Option("--ready-timeout", help="Seconds to wait after a SETUP.")] = 600.0,
     pause: Annotated[float, typer.Option("--pause", help="Seconds between repetitions.")] = 3.0,
-    exporter: Annotated[
-        str | None, typer.Option("--exporter", envvar="VLLMETER_URL", help="URL of a running exporter.")
-    ] = None,
+    exporter: UrlOption = None,
     grafana: Annotated[
         str | None, typer.Option("--grafana", envvar="VLLMETER_GRAFANA_URL", help="Grafana to annotate.")
     ] = None,
     config: ConfigOption = None,
     state: StateOption = None,
+    ca_file: CaFileOption = None,
+    cert_file: CertFileOption = None,
+    key_file: KeyFileOption = None,
+    server_name: ServerNameOption = None,
+    username: UsernameOption = None,
+    password_file: PasswordFileOption = None,
+    token_file: TokenFileOption = None,
 ) -> None:
     """Runs a load test and records every server beside it.
 
-    With several --candidate the repetitions take turns: A B C, C B A, A B C. The token for --grafana is read from
-    VLLMETER_GRAFANA_TOKEN. The exit code is that of the load test; 3 when a run is invalid.
+    Samples come from the running exporter (default: where vllmeter.yaml lets it listen); without one, they are taken
+    here. With several --candidate the repetitions take turns: A B C, C B A, A B C. The token for --grafana is read from
+    VLLMETER_GRAFANA_TOKEN. The exit code is that of the load test; 3 when a run is invalid, 2 for a mistake in the
+    options, 1 when the exporter cannot be used or nothing can be stored; 130 when it was stopped.
     """
     from vllmeter.runs.model import LEVELS
 
@@ -88,7 +111,8 @@ def run(
         from vllmeter.runs.sources import GrafanaAnnouncer
 
         announcers.append(GrafanaAnnouncer(grafana, token))
-    with _source(exporter, config, announcers) as source:
+    access = (ca_file, cert_file, key_file, server_name, username, password_file, token_file)
+    with _source(exporter, config, announcers, access) as source:
         code = _run_all(
             steps, store, source, announcers, server, level, seconds, requests, results, ready_timeout, pause
         )
@@ -204,7 +228,7 @@ def _prepare(step: Step, source: SampleSource, server: str, timeout: float) -> N
     """Runs the set-up of a candidate and waits until the server (all servers) answers again."""
     from vllmeter.runs.sources import SourceError
 
-    typer.echo(f"set-up: {step.setup}", err=True)
+    typer.echo(f"set-up: {mask_text(step.setup)}", err=True)
     begun = time.time()
     # the user's own command line, as typed: it may use pipes and variables
     code = subprocess.run(step.setup, shell=True, check=False).returncode  # noqa: S602
@@ -230,21 +254,33 @@ def _prepare(step: Step, source: SampleSource, server: str, timeout: float) -> N
 
 
 @contextmanager
-def _source(exporter: str | None, config: Path | None, announcers: list[Announcer]) -> Iterator[SampleSource]:
-    """The running exporter, else sampling by this process."""
+def _source(
+    exporter: str | None, config: Path | None, announcers: list[Announcer], options: AccessOptions
+) -> Iterator[SampleSource]:
+    """The running exporter, else sampling by this process.
+
+    An exporter that is there but does not let us in is not passed over: its page and its alerts would not know of
+    the run.
+    """
     from vllmeter.cli.serve import DEFAULT_CONFIG, read_settings
+    from vllmeter.remote import RemoteError, RemoteExporter
     from vllmeter.runs.sources import ExporterSource, SnapshotSource, SourceError
 
     path = config if config is not None else DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None
     settings = read_settings(path, None)
-    host = "127.0.0.1" if settings.listen_host in ("", "0.0.0.0", "::") else settings.listen_host  # noqa: S104
-    url = exporter or f"http://{f'[{host}]' if ':' in host else host}:{settings.listen_port}"
-    remote = ExporterSource(url)
+    access = access_from(exporter or own_address(settings), *options)
+    url = access.url
+    remote = ExporterSource(RemoteExporter(access))
     try:
         remote.sample()
     except SourceError as error:
+        kind = error.__cause__.kind if isinstance(error.__cause__, RemoteError) else "refused"
         if exporter is not None:
-            fail(f"no exporter: {error}. Start it with `vllmeter serve`, or leave --exporter out to sample here", 1)
+            leave = "; or leave --exporter (VLLMETER_URL) out to sample here" if kind == "absent" else ""
+            fail(f"{error}{leave}", 1)
+        if kind in ("tls", "credentials"):
+            fail(str(error), 1)
+        note = f"no exporter at {url}" if kind == "absent" else str(error)
     else:
         announcers.insert(0, remote)
         yield remote
@@ -252,7 +288,7 @@ def _source(exporter: str | None, config: Path | None, announcers: list[Announce
     from vllmeter.discovery.discoverer import Discoverer
     from vllmeter.wiring import Exporter, build_discovery
 
-    typer.echo(f"no exporter at {url}: sampling here", err=True)
+    typer.echo(f"{note}: sampling here", err=True)
     local = Exporter(settings, config_path=path)
     discoverer = Discoverer(build_discovery(settings), local.adopt)
     local.start()

@@ -15,16 +15,29 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final
-from urllib.parse import urlsplit, urlunsplit
 
 import typer
+
+from vllmeter.cli.exporter_options import (
+    CaFileOption,
+    CertFileOption,
+    KeyFileOption,
+    PasswordFileOption,
+    ServerNameOption,
+    TokenFileOption,
+    UrlOption,
+    UsernameOption,
+    access_from,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-DEFAULT_URL: Final = "http://127.0.0.1:9877"
-TIMEOUT: Final = 5.0
+    from vllmeter.remote import Access
+
+DEFAULT_ADDRESS: Final = "127.0.0.1:9877"
+HISTORY_TIMEOUT: Final = 20.0
 KEPT: Final = 120
 """Values behind a sparkline."""
 GIB: Final = 1 << 30
@@ -58,26 +71,34 @@ class TopError(Exception):
 
 
 def top(
-    url: Annotated[
-        str | None,
-        typer.Option("--url", "-u", envvar="VLLMETER_URL", help=f"Exporter to watch; default {DEFAULT_URL}."),
-    ] = None,
+    url: UrlOption = None,
     once: Annotated[bool, typer.Option("--once", help="Print the table once and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what the page gets as JSON once and end.")] = False,
     sort: Annotated[str, typer.Option("--sort", help=", ".join(SORTS) + ".")] = "configured",
     only: Annotated[str, typer.Option("--filter", help="Only servers with this in name, model or state.")] = "",
     interval: Annotated[float, typer.Option("--interval", help="Seconds between two looks.", min=0.2, max=60.0)] = 1.0,
+    ca_file: CaFileOption = None,
+    cert_file: CertFileOption = None,
+    key_file: KeyFileOption = None,
+    server_name: ServerNameOption = None,
+    username: UsernameOption = None,
+    password_file: PasswordFileOption = None,
+    token_file: TokenFileOption = None,
 ) -> None:
-    """Watches an exporter in the terminal: q ends, s sorts, r reverses, p pauses.
+    """Watches an exporter (default http://127.0.0.1:9877) in the terminal: q ends, s sorts, r reverses, p pauses.
 
     NO_COLOR turns colours off. Exit code of --once and --json: 0 when every server serves, 1 when one does not,
-    2 when no exporter answers.
+    2 when no exporter answers or it lets nobody in with these options.
     """
     if sort not in SORTS:
         typer.echo(f"--sort {sort}: use one of {', '.join(SORTS)}", err=True)
         raise typer.Exit(2)
+    address = url or DEFAULT_ADDRESS
+    access = access_from(
+        address, ca_file, cert_file, key_file, server_name, username, password_file, token_file
+    )  # fmt: skip
     try:
-        source = Source(url or DEFAULT_URL, given=url is not None)
+        source = Source(access, given=url is not None)
         if as_json:
             document = source.live()
             typer.echo(json.dumps(document, indent=2))
@@ -113,25 +134,19 @@ def exit_code(document: Mapping[str, Any]) -> int:
 class Source:
     """An exporter over HTTP."""
 
-    def __init__(self, url: str, *, given: bool = True) -> None:
-        import requests
+    def __init__(self, access: Access, *, given: bool = True) -> None:
+        from vllmeter.remote import RemoteExporter
 
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise TopError(f"--url {url}: write for example http://gpu-host:9877")
-        self.url = urlunsplit(parts._replace(query="", fragment="")).rstrip("/")
-        host = parts.netloc.rpartition("@")[2]
-        self.shown = f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
+        self._remote = RemoteExporter(access)
+        self.shown = access.url
         """without credentials"""
         self._given = given
-        self._session = requests.Session()
-        self._session.trust_env = False  # the address is the user's own: no proxy in between
 
     def live(self) -> dict[str, Any]:
         """What the page gets now."""
         document = self._get("/api/live")
         if not isinstance(document, dict) or "servers" not in document:
-            raise TopError(f"{self.shown} is no vllmeter exporter, or one of an older release")
+            raise TopError(f"{self.shown} is no vllmeter exporter, or one of another release: check the port")
         return document
 
     def remember(self, state: State, seconds: float) -> None:
@@ -139,41 +154,18 @@ class Source:
         assert state.document is not None
         begin = state.document["wall"] - seconds - 1.0
         with contextlib.suppress(TopError):
-            state.remember(self._get(f"/api/history?from={begin:.3f}", timeout=4 * TIMEOUT))
+            state.remember(self._get(f"/api/history?from={begin:.3f}", HISTORY_TIMEOUT))
 
-    def _get(self, path: str, timeout: float = TIMEOUT) -> Any:
-        import requests
+    def _get(self, path: str, timeout: float = 5.0) -> Any:
+        from vllmeter.remote import RemoteError
 
         try:
-            answer = self._session.get(self.url + path, timeout=timeout)
-        except requests.RequestException as error:
-            raise TopError(self._absent(error)) from error
-        if answer.status_code == 401:
-            raise TopError(f"{self.shown} wants a user and a password: --url https://USER:PASSWORD@HOST:PORT")
-        if answer.status_code != 200:
-            raise TopError(f"{self.shown}{path.partition('?')[0]} answers {answer.status_code}: {answer.text[:200]}")
-        try:
-            return answer.json()
-        except ValueError as error:
-            raise TopError(f"{self.shown} is no vllmeter exporter: its answer is no JSON") from error
-
-    def _absent(self, error: Exception) -> str:
-        text = f"no exporter answers at {self.shown} ({_cause(error)})"
-        if self._given:
-            return text
-        return f"{text}\nstart one with: vllmeter serve\nor name another with: vllmeter top --url http://HOST:9877"
-
-
-def _cause(error: Exception) -> str:
-    text = str(error)
-    for words, short in (
-        ("refused", "connection refused"),
-        ("timed out", "no answer in time"),
-        ("resolve", "no such host"),
-    ):
-        if words in text:
-            return short
-    return type(error).__name__
+            return self._remote.get(path, timeout)
+        except RemoteError as error:
+            text = str(error)
+            if error.kind == "absent" and not self._given:
+                text += "\nor name another exporter: vllmeter top --url http://HOST:9877"
+            raise TopError(text) from error
 
 
 # --------------------------------------------------------------------------- what is shown

@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,8 +47,10 @@ class Stack:
         self.started: list[Started] = []
         folder.mkdir(parents=True, exist_ok=True)
 
-    def start(self, name: str, command: Sequence[str], ready_url: str, patience: float = 30.0) -> Started:
-        """Starts a program and waits until ``ready_url`` answers 200.
+    def start(
+        self, name: str, command: Sequence[str], ready: str | Callable[[], bool], patience: float = 30.0
+    ) -> Started:
+        """Starts a program and waits until ``ready`` (a URL, or a question of its own) answers 200.
 
         :raises DemoError: it ended or did not get ready; with the end of its log.
         """
@@ -60,7 +62,7 @@ class Stack:
         item = Started(name, process, log)
         self.started.append(item)
         deadline = time.monotonic() + patience
-        while not _answers(ready_url):
+        while not (_answers(ready) if isinstance(ready, str) else ready()):
             if process.poll() is not None:
                 raise DemoError(f"{name} ended with {process.returncode}; its log {log} ends with:\n{item.tail()}")
             if time.monotonic() > deadline:
@@ -115,19 +117,29 @@ def exporter_command(config: Path) -> list[str]:
     return [sys.executable, "-m", "vllmeter", "serve", "--config", str(config)]
 
 
-def prometheus_config(source: Path, folder: Path, exporter_port: int, alertmanager_port: int) -> Path:
-    """prometheus.yml as it is shipped, when the usual ports are free; else a copy with the other ports."""
-    if exporter_port == 9877 and alertmanager_port == 9093:
+def prometheus_config(
+    source: Path,
+    folder: Path,
+    exporter_port: int,
+    alertmanager_port: int,
+    *,
+    host: str = "127.0.0.1",
+    scrape: Mapping[str, object] | None = None,
+) -> Path:
+    """prometheus.yml as it is shipped, when it fits; else a copy with the other addresses.
+
+    ``scrape``: further keys of the exporter's job (scheme, TLS, credentials).
+    """
+    if (exporter_port, alertmanager_port, host) == (9877, 9093, "127.0.0.1") and not scrape:
         return source
     data = yaml.safe_load(source.read_text(encoding="utf-8"))
     data["rule_files"] = [str((source.parent / pattern).resolve()) for pattern in data.get("rule_files", [])]
-    text = yaml.safe_dump(data, sort_keys=False)
-    text = text.replace("127.0.0.1:9877", f"127.0.0.1:{exporter_port}").replace(
-        "localhost:9877", f"127.0.0.1:{exporter_port}"
-    )
-    text = text.replace("127.0.0.1:9093", f"127.0.0.1:{alertmanager_port}")
+    data["alerting"]["alertmanagers"][0]["static_configs"] = [{"targets": [f"127.0.0.1:{alertmanager_port}"]}]
+    job = next(job for job in data["scrape_configs"] if job["job_name"] == "vllmeter")
+    job["static_configs"] = [{"targets": [f"{f'[{host}]' if ':' in host else host}:{exporter_port}"]}]
+    job.update(scrape or {})
     target = folder / "prometheus.yml"
-    target.write_text(text, encoding="utf-8")
+    target.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
     return target
 
 

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import requests
 
+from vllmeter.memory.argv import mask_text
+from vllmeter.remote import RemoteError, RemoteExporter
 from vllmeter.render.document import snapshot_document
 from vllmeter.runs.samples import Sample, sample_of
 from vllmeter.snapshot import Snapshot
@@ -42,28 +44,26 @@ class Announcer(Protocol):
 
 def _session() -> requests.Session:
     session = requests.Session()
-    session.trust_env = False  # the exporter and Grafana are named by the user: no proxy in between
+    session.trust_env = False  # Grafana is named by the user: no proxy in between
     return session
 
 
 class ExporterSource:
     """A running exporter: ``GET /snapshot.json`` and ``POST /api/runs``."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
-        self.name = f"exporter {self.url}"
-        self._session = _session()
+    def __init__(self, remote: RemoteExporter) -> None:
+        self._remote = remote
+        self.url = remote.url
+        self.name = f"exporter {remote.url}"
 
     def sample(self) -> Sample:
-        """One snapshot.  Raises :class:`SourceError`."""
+        """One snapshot.  Raises :class:`SourceError` (its cause is the :class:`RemoteError`, if there was one)."""
         try:
-            answer = self._session.get(f"{self.url}/snapshot.json", timeout=TIMEOUT_SECONDS)
-            answer.raise_for_status()
-            return sample_of(answer.json())
-        except requests.RequestException as error:
-            raise SourceError(f"{self.url}: {type(error).__name__}") from error
+            return sample_of(self._remote.get("/snapshot.json"))
+        except RemoteError as error:
+            raise SourceError(str(error)) from error
         except ValueError as error:
-            raise SourceError(f"{self.url}/snapshot.json is no snapshot ({error})") from error
+            raise SourceError(f"{self.url}/snapshot.json is no snapshot ({error}): check the port") from error
 
     def started(self, run: str, scenario: str, server: str, at: float) -> str | None:
         """Marks the run in ``/metrics`` and on the live page."""
@@ -74,13 +74,10 @@ class ExporterSource:
         return self._mark(run, scenario, server, "stop")
 
     def _mark(self, run: str, scenario: str, server: str, action: str) -> str | None:
-        body = {"run": run, "scenario": scenario, "server": server, "action": action}
         try:
-            answer = self._session.post(f"{self.url}/api/runs", json=body, timeout=TIMEOUT_SECONDS)
-        except requests.RequestException as error:
-            return f"the exporter did not take the {action} mark ({type(error).__name__})"
-        if answer.status_code >= 400:
-            return f"the exporter did not take the {action} mark ({answer.status_code}: {answer.text.strip()[:200]})"
+            self._remote.post("/api/runs", {"run": run, "scenario": scenario, "server": server, "action": action})
+        except RemoteError as error:
+            return f"the exporter did not take the {action} mark: {error}"
         return None
 
 
@@ -100,7 +97,9 @@ class GrafanaAnnouncer:
     """One region annotation per run.  ``token``: a service account token with annotations:write."""
 
     def __init__(self, url: str, token: str) -> None:
-        self.url = url.rstrip("/")
+        self._base = url.rstrip("/")
+        self.url = mask_text(self._base)
+        """fit for messages"""
         self._session = _session()
         self._session.headers["Authorization"] = f"Bearer {token}"
         self._ids: dict[str, Any] = {}
@@ -136,7 +135,7 @@ class GrafanaAnnouncer:
 
     def _send(self, method: str, path: str, body: dict[str, Any]) -> tuple[dict[str, Any] | None, str | None]:
         try:
-            answer = self._session.request(method, self.url + path, json=body, timeout=TIMEOUT_SECONDS)
+            answer = self._session.request(method, self._base + path, json=body, timeout=TIMEOUT_SECONDS)
         except requests.RequestException as error:
             return None, f"Grafana at {self.url} did not answer ({type(error).__name__}): no annotation"
         if answer.status_code in (401, 403):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from vllmeter.memory.argv import MASK, mask_argv, mask_text
 from vllmeter.runs.importers import read_result
 from vllmeter.runs.model import FINISHED, Run, ServerConfig
 from vllmeter.runs.results import ClientResult, ResultFileError
@@ -182,7 +184,7 @@ def record(
             server=plan.server,
             level=plan.level,
             started=first.wall,
-            command=plan.command,
+            command=masked_command(plan.command),
             warmup_seconds=plan.warmup_seconds,
             warmup_requests=plan.warmup_requests,
             repetition=plan.repetition,
@@ -210,7 +212,8 @@ def record(
         if not stopped:
             time.sleep(min(SETTLE_SECONDS, plan.interval * 1.5))
     except OSError as error:
-        messages.append(f"{plan.command[0]} cannot be started ({error.strerror or error}): check the command after --")
+        program, why = mask_text(plan.command[0]), error.strerror or error
+        messages.append(f"{program} cannot be started ({why}): check the command after --")
         code = 127
     except KeyboardInterrupt:  # a second Ctrl-C, while the last samples are taken
         stopped = True
@@ -240,6 +243,23 @@ def record(
         run = dataclasses.replace(run, notes=(*run.notes, *problems))
         store.save(run)
     return Outcome(run, (*messages, *notes, *problems), stopped)
+
+
+_PAIR = re.compile(r"([A-Za-z][\w-]*)(\s*[:=]\s*).+", re.DOTALL)
+_SECRET = frozenset({"key", "apikey", "token", "secret", "password", "authorization", "cookie"})
+
+
+def masked_command(command: Sequence[str]) -> tuple[str, ...]:
+    """The command as it is stored: without keys, tokens and passwords, also in headers and ``-u USER:PASSWORD``."""
+    found: list[str] = []
+    for word in mask_argv(command):
+        pair = _PAIR.fullmatch(word)
+        user = bool(found) and found[-1] in ("-u", "--user")
+        if pair is not None and (user or _SECRET & set(re.split(r"[-_]", pair[1].lower()))):
+            found.append(pair[1] + pair[2] + MASK)
+        else:
+            found.append(word)
+    return tuple(found)
 
 
 def _told(problem: str | None) -> list[str]:
