@@ -105,6 +105,18 @@ def test_environment_is_an_allow_list_without_secrets() -> None:
     assert kept == {"CUDA_VISIBLE_DEVICES": "0,1", "VLLM_USE_V1": "1", "VLLM_PROXY": "http://***@h"}
 
 
+def test_numbers_of_tokens_and_tokenizers_are_no_secrets() -> None:
+    """Masked, ``--max-num-batched-tokens=2048`` would be a flag that we do not know."""
+    argv = (
+        *("vllm", "serve", "m", "--max-num-batched-tokens=2048", "--tokenizer=org/t"),
+        *("--long-prefill-token-threshold=4", "--long-prefill-token-threshold", "4"),
+    )
+    assert mask_argv(argv) == argv
+    text = "max_num_batched_tokens=2048, long_prefill_token_threshold=4; TOKENIZERS_PARALLELISM=false"
+    assert mask_text(text) == text
+    assert mask_text("TOKEN=4 MY_TOKENS=ab HF_TOKEN_2=x1") == "TOKEN=*** MY_TOKENS=*** HF_TOKEN_2=***"
+
+
 def test_masking_keeps_plain_text() -> None:
     """No secret, no change."""
     text = "vllm serve /models/Qwen3-1.7B --tokenizer-mode auto --enable-prefix-caching"

@@ -15,9 +15,15 @@ MASK: Final = "***"
 _SECRET_WORDS: Final = frozenset(
     {"key", "apikey", "token", "secret", "password", "passwd", "passphrase", "credential", "credentials", "auth"}
 )
+_COUNTED: Final = frozenset({"threshold", "id", "ids", "limit", "budget"})
+"""After ``token``: it is one of a text, as in ``--long-prefill-token-threshold``."""
 _INLINE: Final = (
     # NAME=value and --name=value inside `sh -c "…"`
-    re.compile(r"(?i)\b([A-Z0-9_]*(?:API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)[A-Z0-9_]*=)[^\s\"']+"),
+    re.compile(r"(?i)\b([A-Z0-9_]*(?:API_?KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)[A-Z0-9_]*=)[^\s\"']+"),
+    # … but max_num_batched_tokens=2048 and tokenizer=… are no secrets
+    re.compile(
+        r"(?i)\b([A-Z0-9_]*TOKEN=|[A-Z0-9_]*TOKEN(?!IZ)[A-Z0-9_]+=(?!\d{1,9}[km]?(?:[\s\"',;)\]}]|$)))[^\s\"']+"
+    ),
     re.compile(r"(?i)(--?(?:[a-z0-9]+[-_])*(?:api[-_]?k(?:ey?)?|token|secret|password|passwd)[ =])[^\s\"']+"),
     # JSON: "api_key": "value"
     re.compile(r"(?i)([\"'](?:[a-z0-9]+[-_])*(?:key|token|secret|password)[\"']\s*:\s*[\"'])[^\"']+"),
@@ -49,8 +55,9 @@ ENVIRONMENT: Final = frozenset(
 
 def _secret_name(name: str) -> bool:
     """``--api-key``, ``HF_TOKEN``: a whole word of the name says so; ``--max-num-batched-tokens`` does not."""
-    words = set(re.split(r"[-_.]", name.lower().lstrip("-")))
-    return bool(words & _SECRET_WORDS)
+    words = re.split(r"[-_.]", name.lower().lstrip("-"))
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    return any(word in _SECRET_WORDS and not (word == "token" and after in _COUNTED) for word, after in pairs)
 
 
 def _secret_option(word: str) -> bool:
