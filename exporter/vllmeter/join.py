@@ -158,7 +158,7 @@ def _server(
         memory=budget.rows,
         kv_capacity_tokens=budget.kv.tokens,
         kv_capacity_bytes=budget.kv.bytes_per_gpu,
-        startup=describe(facts.startup) if facts.startup is not None and _own_log(facts) else {},
+        startup=describe(facts.startup) if facts.startup is not None and budget.log_used else {},
         findings=budget.findings,
         host=usage.roles if usage is not None else (),
         exposed_series=sample.series if sample is not None else 0,

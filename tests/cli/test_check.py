@@ -12,10 +12,11 @@ import yaml
 from typer.testing import CliRunner
 
 from vllmeter.cli.app import app
-from vllmeter.cli.check import exit_code, nothing_found
+from vllmeter.cli.check import exit_code, nothing_found, with_budgets
 from vllmeter.cli.check_table import check_document, max_concurrency, render_check, render_findings
+from vllmeter.config.load import parse_config
 from vllmeter.memory.budget import BudgetFacts, budget_of, committed, cuda_total
-from vllmeter.memory.findings import Finding
+from vllmeter.memory.findings import Evidence, Finding
 from vllmeter.memory.startup_log import StartupFacts, StartupLog
 from vllmeter.snapshot import (
     Attribution,
@@ -25,6 +26,7 @@ from vllmeter.snapshot import (
     NvmlReading,
     OtherMemory,
     Quantity,
+    RoleUsage,
     ScrapeStatus,
     ServerReading,
     ServerView,
@@ -120,6 +122,54 @@ def test_verbose_says_where_budgets_come_from() -> None:
     """-v adds fraction × total with its source."""
     text = render_check(real_snapshot(), (), verbose=True)
     assert "chat: budget from label, 0.06 × 150,109,880,320 B (nvml)" in text
+
+
+def test_verbose_says_what_the_runbooks_look_up() -> None:
+    """State and reason, the answer, PIDs for a stack dump, settings, the log's facts and every unknown family."""
+    base = real_snapshot()
+    chat = replace(
+        base.servers[2],
+        state="stuck",
+        state_reason="4 running, nothing moved for 31 s",
+        scrape=ScrapeStatus(up=True, healthy=True, duration=0.0031),
+        attribution=Attribution("measured", "port", pids=(1137,)),
+        host=(RoleUsage("api_server", 1, 1.0, 1, 1, 1), RoleUsage("engine_core", 1, 1.0, 1, 1, 1)),
+        settings={"max_num_seqs": "64", "block_size": "16"},
+        startup={"weights": "3.22 GiB"},
+        reading=ServerReading(Layout((), (), unmapped=("vllm:a", "vllm:b")), (), (), ()),
+    )
+    text = render_check(replace(base, servers=(chat,)), (), verbose=True)
+    detail = text[text.index("In detail") :].splitlines()[1:7]
+    assert detail == [
+        "  chat: stuck (4 running, nothing moved for 31 s)",
+        "    /metrics answered in 3 ms, /health: 200",
+        "    processes: api_server 1, engine_core 1; PIDs on the GPU: 1137",
+        "    settings: block_size 16, max_num_seqs 64",
+        "    start-up log: weights 3.22 GiB",
+        "    families that are not known: vllm:a, vllm:b",
+    ]
+    assert "In detail" not in render_check(base, ())
+
+
+def test_a_clock_that_is_held_down_is_told() -> None:
+    """Heat and hardware are; the power limit is normal under load."""
+    base = real_snapshot()
+    hot = {"sw_power_cap": True, "hw_thermal_slowdown": True, "sw_thermal_slowdown": False}
+    cards = tuple(replace(card, reading=replace(card.reading, throttle=hot)) for card in base.gpus)
+    assert "  clock held down: hw_thermal_slowdown\n" in render_check(replace(base, gpus=cards), ())
+    assert "clock held down" not in render_check(base, ())
+
+
+def test_budgets_of_the_configuration_reach_the_findings() -> None:
+    """Servers that do not run yet are judged by what the file gives them."""
+    text = """
+servers:
+  - {name: a, url: "http://127.0.0.1:1", budget: {fraction: 0.7}}
+  - {name: b, url: "http://127.0.0.1:2", budget: {bytes: 2GiB}}
+  - {name: c, url: "http://127.0.0.1:3"}
+"""
+    known = with_budgets(Evidence(), parse_config(text))
+    assert (known.fractions, known.sizes) == ({"a": 0.7}, {"b": float(2 << 30)})
 
 
 def test_colours_only_when_asked_and_the_same_text() -> None:
@@ -286,3 +336,20 @@ def test_the_command_against_the_replayed_recording(tmp_path: Path) -> None:
     assert memory["vllm-qwen3"]["expected_bytes"]["value"] == pytest.approx(5_761_037_556, abs=2)
     assert memory["vllm-reranker"]["parts"]["weights"]["value"] == 569_083_167
     assert memory["vllm-embed"]["parts"]["weights"]["value"] is None
+
+
+def test_figures_of_another_start_are_told_and_not_shown(tmp_path: Path) -> None:
+    """A log of a process that does not hold the GPU now: a finding, and none of its figures in the details."""
+    from vllmeter.recording.replay import ReplayServer
+
+    log = LOGS / "vllm-0.26.0__h200__chat-two-starts.log"  # the second start, pid 1851; the recording begins with 1137
+    with ReplayServer(CAPTURES / "vllm-0.26.0-h200-three-instances.vmrec") as replay:
+        settings = yaml.safe_load(replay.config())
+        settings["servers"] = [server for server in settings["servers"] if server["name"] == "vllm-qwen3"]
+        settings["servers"][0]["log"] = {"file": str(log)}
+        path = tmp_path / "v.yaml"
+        path.write_text(yaml.safe_dump(settings))
+        result = run("--config", str(path), "--verbose", "--wait", "15")
+    assert "the log tells of another start" in result.output
+    assert "PIDs on the GPU: 1137" in result.output
+    assert "start-up log:" not in result.output

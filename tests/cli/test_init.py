@@ -99,6 +99,7 @@ def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
         (["--from-compose", str(EXAMPLE), "--from-processes"], 2, "give either"),
         (["--from-compose", "/no/such/file"], 2, "no file that can be read"),
         (["--from-compose", str(EXAMPLE), "--gpu-total", "lots"], 2, "--gpu-total: 'lots' is no size"),
+        (["--from-compose", str(EXAMPLE), "--gpu-total", "24"], 2, "--gpu-total: 24 is 24 bytes"),
     ],
 )
 def test_wrong_use_is_one_clear_message(

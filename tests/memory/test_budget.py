@@ -570,8 +570,10 @@ def test_the_log_of_another_start_is_not_used() -> None:
     assert only(stale).parts["activation_peak"].value is None
     assert "pid 1851" in stale.findings[0]
     assert "pid 1137" in stale.findings[0]
+    assert not stale.log_used
     right = budget_of(BudgetFacts("0.26.0", CHAT_LABELS, first), [use(used=6 * GIB)], namespace_pids=running)
     assert right.findings == ()
+    assert right.log_used
     assert only(right).parts["activation_peak"].value == 139_586_437
 
 

@@ -355,6 +355,43 @@ def test_over_commit_of_running_servers() -> None:
     assert "over-commit" in ids(snapshot_findings(snapshot(*views)))
 
 
+def test_servers_that_do_not_run_yet_count_with_their_configured_budgets() -> None:
+    """One card: 0.7 that runs and 0.6 that does not do not fit it, before the second is started."""
+    here = server("a", memory=(row(2.6 * GIB, 0.7 * 7.78 * GIB),))
+    gone = server("b", scrape=ScrapeStatus(up=False, reason="refused"), reading=None)
+    known = Evidence(fractions={"a": 0.7, "b": 0.6})
+    (finding,) = [f for f in snapshot_findings(snapshot(here, gone), known) if f.id == "over-commit"]
+    assert finding.servers == ("a", "b")
+    assert "b 4.67 GiB" in finding.message
+    fits = Evidence(fractions={"a": 0.7}, sizes={"b": 1.0 * GIB})
+    assert "over-commit" not in ids(snapshot_findings(snapshot(here, gone), fits))
+    up = replace(gone, scrape=ScrapeStatus(up=True, healthy=True))
+    assert "over-commit" not in ids(snapshot_findings(snapshot(here, up), known)), "it may run on another host's card"
+
+
+def test_without_a_visible_card_only_the_sum_of_fractions_is_judged() -> None:
+    """0.7 + 0.6 fit no single card, whatever its size; one server, or a sum of 1, says nothing."""
+    unseen: dict[str, Any] = {"nvml": NvmlReading(1.0, 1.0, False, "no library"), "gpus": ()}
+    (finding,) = [
+        f
+        for f in snapshot_findings(snapshot(server("a"), **unseen), Evidence(fractions={"a": 0.7, "b": 0.6}))
+        if f.id == "over-commit"
+    ]
+    assert finding.severity == "warning"
+    assert "a 0.7 + b 0.6 = 1.30" in finding.message
+    for fractions in ({"a": 0.9}, {"a": 0.5, "b": 0.5}):
+        found = snapshot_findings(snapshot(server("a"), **unseen), Evidence(fractions=fractions))
+        assert "over-commit" not in ids(found)
+
+
+def test_a_mistyped_flag_gets_the_one_that_was_meant() -> None:
+    """British spelling is the usual case; a word that looks like nothing gets no guess."""
+    (finding,) = command_findings(planned("a", "m --gpu-memory-utilisation 0.3"), shared=False)
+    assert finding.remedy.startswith("did you mean --gpu-memory-utilization?")
+    (other,) = command_findings(planned("a", "m --nonsense 4"), shared=False)
+    assert "did you mean" not in other.remedy
+
+
 def test_a_restart_that_would_be_refused() -> None:
     """Free + own − context is less than fraction × total: told before the restart."""
     holder = server("a", memory=(row(3.0 * GIB, 3.0 * GIB),), settings={"gpu_memory_utilization": "0.9"})

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -29,7 +30,9 @@ def check(
     format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 on warnings too.")] = False,
     wait: Annotated[float, typer.Option("--wait", help="Seconds to wait for servers at most.", min=1.0)] = 15.0,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say where each budget comes from.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Add origins, states, PIDs, settings and logs.")
+    ] = False,
 ) -> None:
     """Checks configuration, endpoints, NVML and budgets; prints one table per GPU and what to do.
 
@@ -72,6 +75,16 @@ def nothing_found(snapshot: Snapshot, path: Path | None) -> list[Finding]:
     ]
 
 
+def with_budgets(evidence: Evidence, settings: Settings) -> Evidence:
+    """The evidence with the budgets of the configuration: servers that do not run yet are judged by them."""
+    budgets = {server.name: server.budget for server in settings.servers if server.budget is not None}
+    return replace(
+        evidence,
+        fractions={name: budget.fraction for name, budget in budgets.items() if budget.fraction is not None},
+        sizes={name: float(budget.bytes) for name, budget in budgets.items() if budget.bytes is not None},
+    )
+
+
 def collect(settings: Settings, path: Path | None, *, wait: float) -> tuple[Snapshot, Evidence]:
     """Runs the exporter's own sampling for a few seconds: what ``serve`` would see is what is checked."""
     from vllmeter.wiring import Exporter, build_discovery
@@ -84,6 +97,6 @@ def collect(settings: Settings, path: Path | None, *, wait: float) -> tuple[Snap
         while time.monotonic() < deadline and not exporter.ready()[0]:
             time.sleep(0.05)
         time.sleep(min(SETTLE, max(0.0, deadline - time.monotonic())))
-        return exporter.snapshot(), exporter.store.evidence()
+        return exporter.snapshot(), with_budgets(exporter.store.evidence(), settings)
     finally:
         exporter.stop()

@@ -143,6 +143,38 @@ def _notes(view: ServerView, row: GpuMemory) -> list[str]:
     return notes
 
 
+def _held_down(card: GpuView) -> list[str]:
+    """One line when heat or hardware holds the clock down now; the power limit is normal under load."""
+    why = [reason for reason, on in card.reading.throttle.items() if on and ("thermal" in reason or "hw_" in reason)]
+    return [f"  clock held down: {', '.join(why)}"] if why else []
+
+
+def _details(view: ServerView) -> list[str]:
+    """What ``--verbose`` says of a server: its state and why, its answer, processes, settings and start-up log."""
+    scrape = view.scrape
+    health = {True: "200", False: "not 200", None: "no answer"}[scrape.healthy]
+    answer = f"no answer on /metrics ({scrape.reason or 'none yet'})"
+    if scrape.up and scrape.duration is not None:
+        answer = f"/metrics answered in {scrape.duration * 1000:.0f} ms"
+    lines = [
+        f"  {view.name}: {view.state}{f' ({view.state_reason})' if view.state_reason else ''}",
+        f"    {answer}, /health: {health}",
+    ]
+    roles = ", ".join(f"{usage.role} {usage.processes}" for usage in view.host)
+    pids = ", ".join(map(str, view.attribution.pids))
+    found = "; ".join(part for part in (roles, f"PIDs on the GPU: {pids}" if pids else "") if part)
+    lines.append(f"    processes: {found or view.attribution.reason or 'not known'}")
+    if view.settings:
+        known = ", ".join(f"{name} {value}" for name, value in sorted(view.settings.items()))
+        lines.append(f"    settings: {known}")
+    if view.startup:
+        lines.append(f"    start-up log: {'; '.join(f'{name} {text}' for name, text in view.startup.items())}")
+    unmapped = view.reading.layout.unmapped if view.reading is not None else ()
+    if unmapped:
+        lines.append(f"    families that are not known: {', '.join(unmapped)}")
+    return lines
+
+
 def render_check(
     snapshot: Snapshot,
     findings: Sequence[Finding],
@@ -153,7 +185,8 @@ def render_check(
 ) -> str:
     """The whole answer as text: one table per GPU, servers without a visible GPU, findings.
 
-    ``colour`` only for terminals; ``verbose`` adds where each budget comes from.
+    ``colour`` only for terminals; ``verbose`` adds where each budget comes from and, per server, its state,
+    processes, settings and start-up log.
     """
     known = startups or {}
 
@@ -182,6 +215,7 @@ def render_check(
             rest.append(f"unattributed {card.unattributed_bytes / GIB:.2f} GiB")
         if rest:
             lines.append(f"  other: {', '.join(rest)}")
+        lines.extend(_held_down(card))
         for view, row in rows:
             notes = _notes(view, row)
             wanted = notes if verbose else [note for note in notes if ": budget from " not in note]
@@ -197,6 +231,11 @@ def render_check(
         lines.extend(
             paint(f"  {view.name}: {view.attribution.reason}", "dim") for view in without if view.attribution.reason
         )
+        lines.append("")
+    if verbose and snapshot.servers:
+        lines.append(paint("In detail", "head"))
+        for view in snapshot.servers:
+            lines.extend(_details(view))
         lines.append("")
     if not snapshot.servers:
         lines += ["No server is configured and none was found.", ""]

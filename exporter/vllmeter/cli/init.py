@@ -28,6 +28,8 @@ from vllmeter.memory.flags import parse_command
 from vllmeter.snapshot import HostProcess, NvmlReading, ProcessTable, Quantity
 
 _LARGEST_FILE = 4 << 20
+_SMALLEST_CARD = 256 << 20
+"""A GPU with less cannot hold a CUDA context and a model: the unit was forgotten."""
 
 
 def init(
@@ -84,7 +86,10 @@ def _card(given: str | None) -> tuple[Quantity, Quantity | None]:
     """(CUDA total, context size) of the card that the plan is judged against; the total is absent when unknown."""
     if given is not None:
         try:
-            return Quantity(float(parse_size(given)), "config"), None
+            size = parse_size(given)
+            if size < _SMALLEST_CARD:
+                raise ValueError(f"{given} is {size} bytes, no card is that small; write for example 24GiB")
+            return Quantity(float(size), "config"), None
         except ValueError as error:
             typer.echo(f"--gpu-total: {error}", err=True)
             raise typer.Exit(2) from None

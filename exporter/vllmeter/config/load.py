@@ -173,7 +173,8 @@ def _plain(kind: str, path: KeyPath, given: object, root: type[BaseModel]) -> st
         example = f"`{path[-1]}: {{{keys[0]}: …}}`" if keys and path and isinstance(path[-1], str) else "`key: value`"
         return f"expected keys below it, such as {example}, found {_kind(given)}. Accepted: {', '.join(keys)}"
     if kind == "string_type":
-        return f"expected text, found {_kind(given)}"
+        quoted = "; YAML reads on, off, yes and no so, unless they stand in quotes" if isinstance(given, bool) else ""
+        return f"expected text, found {_kind(given)}{quoted}"
     if kind == "less_than_equal" and path[-1] == "fraction" and isinstance(given, int | float) and 2 <= given <= 100:
         return f"a fraction is a share from 0 to 1: write {given / 100:g} for {given:g} %"
     return None

@@ -15,6 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from vllmeter.config.values import Duration, Size, format_duration
 
+_SMALLEST_BUDGET = 16 * 2**20
+"""Less is no memory of a server on a GPU (a CUDA context takes hundreds of MiB): the unit was forgotten."""
+
 
 class Strict(BaseModel):
     """Base of all settings: unknown keys are refused, values never change after loading."""
@@ -34,6 +37,8 @@ class Budget(Strict):
     def _one(self) -> Budget:
         if (self.fraction is None) == (self.bytes is None):
             raise ValueError("give either fraction or bytes")
+        if self.bytes is not None and self.bytes < _SMALLEST_BUDGET:
+            raise ValueError(f"{self.bytes} bytes hold no server; with a unit: 4.5GiB, 800MiB")
         return self
 
 

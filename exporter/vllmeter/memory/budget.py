@@ -82,6 +82,8 @@ class ServerBudget:
     regime: Regime
     fraction: Quantity
     findings: tuple[str, ...] = ()
+    log_used: bool = True
+    """False when the start-up log is another server's or another start's: nothing of it may be shown either"""
 
     @property
     def whole_device(self) -> bool:
@@ -380,7 +382,7 @@ def budget_of(
             if own:
                 worker, guessed = merge_workers(own)
         rows.append(_row(facts, regime, fraction, kv_bytes, kv, worker, guessed, use, several=tensor * pipeline > 1))
-    return ServerBudget(tuple(rows), kv, regime, fraction, tuple(findings))
+    return ServerBudget(tuple(rows), kv, regime, fraction, tuple(findings), log_used=distrust is None)
 
 
 def _row(

@@ -7,11 +7,13 @@ look it up in docs/budgets.md and a CI job can count on it.
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from vllmeter.memory import serve_flags
 from vllmeter.memory.budget import CONTEXT_ASSUMED, GRAPHS_ASSUMED, NCCL_ASSUMED, over_budget
 from vllmeter.memory.flags import ServeCommand
 from vllmeter.memory.regimes import regime_of
@@ -25,6 +27,7 @@ CONTEXT_SMALLEST: Final = 300 * MIB
 """The smallest context that reports of 8 GB cards name: the lower end of what N servers need on top."""
 LEAST_KV: Final = 128 * MIB
 """A generator needs some KV cache at all."""
+_FLAGS: Final = tuple(name for names, _ in serve_flags.OPTIONS for name in names)
 ASLEEP_HOLDS: Final = 4 * GIB
 """More than this in a sleeping server is memory that was not given back."""
 
@@ -122,7 +125,7 @@ def command_findings(server: PlannedServer, *, shared: bool) -> list[Finding]:
                     "flag-unknown" if kind == "unknown" else "flag-of-older-release",
                     "warning",
                     problem.message,
-                    "compare with `vllm serve --help=all` of the release that runs",
+                    f"{_close_flag(problem.flag)}compare with `vllm serve --help=all` of the release that runs",
                     names,
                 )
             )
@@ -187,6 +190,12 @@ def command_findings(server: PlannedServer, *, shared: bool) -> list[Finding]:
             )
         )
     return found
+
+
+def _close_flag(flag: str) -> str:
+    """``did you mean …? `` when the flag looks like a known one, else nothing."""
+    close = difflib.get_close_matches(flag.partition("=")[0], _FLAGS, n=1, cutoff=0.8)
+    return f"did you mean {close[0]}? Otherwise " if close else ""
 
 
 def plan_findings(servers: Sequence[PlannedServer]) -> list[Finding]:
@@ -405,6 +414,10 @@ class Evidence:
     startups: Mapping[str, StartupFacts] = field(default_factory=dict)
     pooling: frozenset[str] = frozenset()
     containers: Mapping[str, str] = field(default_factory=dict)
+    fractions: Mapping[str, float] = field(default_factory=dict)
+    """budgets of the configuration that are shares of a card; those of servers that do not run yet count as well"""
+    sizes: Mapping[str, float] = field(default_factory=dict)
+    """budgets of the configuration in bytes"""
 
 
 def snapshot_findings(snapshot: Snapshot, evidence: Evidence | None = None) -> list[Finding]:
@@ -423,7 +436,11 @@ def snapshot_findings(snapshot: Snapshot, evidence: Evidence | None = None) -> l
             by_gpu.setdefault(row.uuid, []).append((view, row))
     for card in snapshot.gpus:
         here = by_gpu.get(card.reading.uuid, [])
-        found.extend(_card(card, here, known))
+        # with one card there is no question where a server will go that does not run yet
+        later = _not_running(snapshot, known, card) if len(snapshot.gpus) == 1 else []
+        found.extend(_card(card, here, known, later))
+    if not snapshot.gpus:
+        found.extend(_fractions_on_unseen_card(known.fractions))
     planned = [
         PlannedServer(
             view.name,
@@ -610,7 +627,43 @@ def _memory(view: ServerView, *, readable: bool) -> list[Finding]:
     return found
 
 
-def _card(card: GpuView, here: Sequence[tuple[ServerView, GpuMemory]], known: Evidence) -> list[Finding]:
+def _not_running(snapshot: Snapshot, known: Evidence, card: GpuView) -> list[Claim]:
+    """What configured servers will ask of the card that are not there now: nothing of theirs is in its sum yet."""
+    total = card.cuda_total.value
+    claims = []
+    for view in snapshot.servers:
+        if view.memory or view.scrape.up:
+            continue
+        fraction, size = known.fractions.get(view.name), known.sizes.get(view.name)
+        if size is not None:
+            claims.append(Claim(view.name, budget=size, allowance=0.0, context=0.0))
+        elif fraction is not None and total is not None:
+            on_top = 0.0 if regime_of(view.version).context_inside else float(CONTEXT_ASSUMED)
+            claims.append(Claim(view.name, fraction * total, on_top, context=on_top, fraction=fraction))
+    return claims
+
+
+def _fractions_on_unseen_card(fractions: Mapping[str, float]) -> list[Finding]:
+    """Without a visible card only this is certain: what adds up to more than 1 fits no single one."""
+    share = sum(fractions.values())
+    if len(fractions) < 2 or share <= 1:
+        return []
+    listed = " + ".join(f"{name} {fraction:g}" for name, fraction in fractions.items())
+    return [
+        Finding(
+            "over-commit",
+            "warning",
+            f"the fractions fit no single card: {listed} = {share:.2f}. Which server runs on which card cannot be seen "
+            "without NVML",
+            "on one card lower them so that the sum leaves room for a CUDA context (0.3 to 0.7 GiB) per server",
+            tuple(fractions),
+        )
+    ]
+
+
+def _card(
+    card: GpuView, here: Sequence[tuple[ServerView, GpuMemory]], known: Evidence, later: Sequence[Claim] = ()
+) -> list[Finding]:
     found: list[Finding] = []
     claims = [
         Claim(
@@ -628,7 +681,7 @@ def _card(card: GpuView, here: Sequence[tuple[ServerView, GpuMemory]], known: Ev
         if row.budget.value is not None and row.budget_suspended is None
     ]
     foreign = float(sum(other.used_bytes or 0 for other in card.other))
-    found.extend(overcommit_findings(card.gpu, card.cuda_total, claims, foreign=foreign))
+    found.extend(overcommit_findings(card.gpu, card.cuda_total, [*claims, *later], foreign=foreign))
     starting = tuple(view.name for view, _ in here if view.state == "starting")
     if len(starting) > 1:
         found.append(
