@@ -30,6 +30,7 @@ SAME = frozenset(
     (
         "rate", "increase", "resets", "changes", "deriv", "clamp_min", "clamp_max", "round", "abs", "floor", "ceil",
         "min_over_time", "max_over_time", "avg_over_time", "sum_over_time", "last_over_time", "count_over_time",
+        "timestamp",
     )
 )  # fmt: skip
 SET_OPERATORS = ("and", "or", "unless")
