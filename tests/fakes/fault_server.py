@@ -91,6 +91,12 @@ def packed(sock: socket.socket, _path: str) -> bool:
     return True
 
 
+def strange_encoding(sock: socket.socket, _path: str) -> bool:
+    """An encoding that nobody asked for and nobody knows."""
+    respond(sock, BODY, extra="Content-Encoding: gzip, rot13\r\n")
+    return True
+
+
 def closing(sock: socket.socket, _path: str) -> bool:
     """Says that it closes, and does."""
     respond(sock, BODY, extra="Connection: close\r\n")

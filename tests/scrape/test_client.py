@@ -66,6 +66,7 @@ def test_a_body_comes_back_with_its_type_and_headers_ask_for_classic_text() -> N
         (f.chunked_and_cut_off, "reset"),
         (f.reset, "reset"),
         (f.bad_gzip, "encoding"),
+        (f.strange_encoding, "encoding"),
         (f.gzip_bomb, "too_large"),
         (f.endless_body, "too_large"),
         (f.silent, "timeout"),
@@ -196,17 +197,17 @@ def test_credentials_come_from_environment_and_file(monkeypatch: pytest.MonkeyPa
 
 
 def test_health_and_version() -> None:
-    """/health tells 200 from anything else and from no answer; /version is read as JSON and nothing else."""
+    """/health tells its status, or why there was no answer; /version is read as JSON and nothing else."""
     with f.FaultServer(f.status("200 OK", b'{"version":"0.26.0"}')) as server:
         c = client(server.url)
-        assert c.health() is True
+        assert c.health() == 200
         assert c.version() == "0.26.0"
         server.behaviour = f.status("503 Service Unavailable")
-        assert c.health() is False
+        assert c.health() == 503
         assert c.version() is None
         server.behaviour = f.status("200 OK", b"[1]")
         assert c.version() is None
-    assert client(server.url).health() is None
+    assert client(server.url).health() == "refused"
 
 
 def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

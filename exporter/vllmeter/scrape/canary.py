@@ -10,8 +10,6 @@ import logging
 import threading
 from collections.abc import Callable
 
-import requests
-
 from vllmeter.config.settings import Server
 from vllmeter.scrape.client import SecretError, authorization
 
@@ -58,6 +56,8 @@ class Canary:
             self._busy.clear()
 
     def _ask(self, model: str) -> bool:
+        import requests  # only where a canary is wanted: megabytes that a plain exporter does without
+
         tls = self._server.tls
         try:
             headers = {} if self._server.auth is None else {"Authorization": authorization(self._server.auth)}
