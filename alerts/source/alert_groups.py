@@ -137,7 +137,11 @@ unless {ON} ({state("engine_dead")})
         "info",
         "cause",
         "0s",
-        "time() - vllmeter_server_last_restart_timestamp_seconds < 600",
+        # the time stamp is the new process's start: after a start of more than ten minutes only the counter is fresh
+        """time() - vllmeter_server_last_restart_timestamp_seconds < 600
+        or
+        (time() - vllmeter_server_last_restart_timestamp_seconds)
+        and on (job, instance, server) (increase(vllmeter_server_restarts_total[10m]) > 0)""",
         "vLLM server {{ $labels.server }} on {{ $labels.host }} restarted",
         """{{ $labels.server }} restarted {{ $value | humanizeDuration }} ago. Its counters began again at 0, and its
         prefix cache is empty.""",

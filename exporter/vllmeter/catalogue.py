@@ -72,7 +72,7 @@ def _families() -> tuple[Family, ...]:
     add(g, "exporter", "counter", "server_restarts_total", _S, "Restarts of the server seen since this exporter started.")
     add(g, "exporter", "counter", "server_config_changes_total", _S, "Changes of the server's settings, model or version seen since this exporter started.")
     add(g, "exporter", "gauge", "server_start_timestamp_seconds", _S, "Unix time at which the server's process started, as it says itself or as /proc says.")
-    add(g, "exporter", "gauge", "server_last_restart_timestamp_seconds", _S, "Unix time at which the last restart was seen; absent before the first.")
+    add(g, "exporter", "gauge", "server_last_restart_timestamp_seconds", _S, "Unix time at which the process of the last restart began (where not known: at which it was seen); absent before the first.")
     add(g, "exporter", "gauge", "server_last_config_change_timestamp_seconds", _S, "Unix time at which the last change of settings was seen; absent before the first.")
     add(g, "engine", "stateset", "server_sleep_state", ("server", "engine", "state"), "Sleep state of the engine (awake, weights_offloaded, discard_all), from vllm:engine_sleep_state.")
     add(g, "exporter", "gauge", "scrape_duration_seconds", _S, "Duration of the last finished scrape of the server.")

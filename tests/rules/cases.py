@@ -373,6 +373,26 @@ def servers(b: Builder) -> None:
         minutes=22,
     )
     b.add(
+        "a restart whose start took a quarter of an hour",
+        "VllmeterServerRestarted",
+        {
+            "server_restarts_total": f"0x{steps(1200)} 1",
+            'server_last_restart_timestamp_seconds{server="chat"}': f"_x{steps(1200)} 300",
+        },
+        [
+            fired(
+                "info",
+                "cause",
+                "vllmeter-overview",
+                "vLLM server chat on a restarted",
+                "chat restarted 15m 30s ago. Its counters began again at 0, and its prefix cache is empty.",
+            )
+        ],
+        silent=[1195, 1830],
+        fires=[1230],
+        minutes=32,
+    )
+    b.add(
         "three restarts in half an hour",
         "VllmeterServerRestartedRepeatedly",
         {"server_restarts_total": f"0x{steps(300)} 1x{steps(120)} 2x{steps(120)} 3"},
