@@ -408,7 +408,9 @@ class ScrapeStatus:
     """why the last finished scrape failed: a key of scrape.outcome.FAILURE_REASONS"""
     detail: str | None = None
     healthy: bool | None = None
-    """``/health``; None = not probed or no answer"""
+    """``/health`` answered 200 or otherwise; None = not probed or no answer"""
+    health: int | str | None = None
+    """its HTTP status, or why there was no answer (as ``reason``); None = not probed"""
     sample_age: float | None = None
     interval: float = 1.0
     duration: float | None = None

@@ -154,13 +154,13 @@ class Store:
                 reading,
                 at,
                 wall=wall,
-                healthy=status.healthy,
+                health=status.health,
                 evidence=entry.evidence,
                 settings=_watched(entry),
             )
         else:
             entry.tracker.fail(
-                status.reason or "internal", at, wall=wall, healthy=status.healthy, evidence=entry.evidence
+                status.reason or "internal", at, wall=wall, health=status.health, evidence=entry.evidence
             )
         entry.first_done = True
 

@@ -51,11 +51,11 @@ class Stepper:
         """Unix time of the present moment."""
         return self.wall_zero + self.at
 
-    def fetch(self, name: str, fetch: Fetch, *, healthy: bool | None = True) -> None:
+    def fetch(self, name: str, fetch: Fetch, *, health: int | str | None = 200) -> None:
         """A finished scrape of a server at the present moment."""
         target = self.targets[name]
         target.begin(self.at - fetch.duration)
-        target.probed(healthy)
+        target.probed(health)
         reading = target.finish(fetch, self.at, self.wall)
         self.store.observed(target, reading, self.at, self.wall)
 
@@ -81,12 +81,12 @@ class Stepper:
             if name not in self.targets:
                 continue
             if server.body is None:
-                self.fetch(name, Fetch(0.001, reason=server.why or "refused"), healthy=None)
+                self.fetch(name, Fetch(0.001, reason=server.why or "refused"), health=None)
             else:
                 self.fetch(
                     name,
                     Fetch(0.01, body=server.body, content_type=server.content_type, status=server.status),
-                    healthy=server.health == 200,
+                    health=server.health,
                 )
 
     def play(self, player: Player, begin: float, end: float, step: float = 1.0) -> None:

@@ -315,8 +315,12 @@ def test_metrics_without_an_engine_and_a_dead_engine() -> None:
     """No engine families, or /health failing while /metrics answers: both are errors."""
     empty = ServerReading(Layout((), (), engine_metrics=False), (), (), ())
     assert ids(snapshot_findings(snapshot(server("a", reading=empty)))) == ["no-engine-metrics"]
-    sick = ScrapeStatus(up=True, healthy=False)
-    assert ids(snapshot_findings(snapshot(server("a", scrape=sick)))) == ["unhealthy"]
+    sick = ScrapeStatus(up=True, healthy=False, health=500)
+    (found,) = snapshot_findings(snapshot(server("a", scrape=sick)))
+    assert (found.id, found.message) == ("unhealthy", "/health answers 500")
+    dead = ScrapeStatus(up=True, healthy=False, health=503)
+    (found,) = snapshot_findings(snapshot(server("a", scrape=dead, state="engine_dead")))
+    assert "the engine is dead" in found.message
 
 
 def test_unknown_families_and_versions_are_told() -> None:

@@ -68,14 +68,14 @@ def app() -> typer.Typer:
 class Scripted:
     """A client that gives one answer after the other, then the last again."""
 
-    def __init__(self, answers: Sequence[Fetch], healths: Sequence[bool | None] = (True,)) -> None:
+    def __init__(self, answers: Sequence[Fetch], healths: Sequence[int | str] = (200,)) -> None:
         self._answers = list(answers)
         self._healths = list(healths)
 
     def metrics(self) -> Fetch:
         return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
 
-    def health(self) -> bool | None:
+    def health(self) -> int | str:
         return self._healths.pop(0) if len(self._healths) > 1 else self._healths[0]
 
     def version(self) -> str | None:
@@ -150,6 +150,53 @@ def free_ports(count: int) -> int:
     raise AssertionError("no free ports")
 
 
+def test_all_sources_of_one_sample_get_one_clock(tmp_path: Path) -> None:
+    """GPUs and processes of a sample are asked for the same moment, and stand in the recording under it."""
+    ticks = iter(range(1_000_000))
+    calls: dict[str, list[tuple[float, ...]]] = {"gpu": [], "processes": []}
+
+    class Gpu:
+        def read(self, at: float, wall: float) -> NvmlReading:
+            calls["gpu"].append((at, wall))
+            time.sleep(0.002)
+            return NvmlReading(at, wall, up=True, reason=None)
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    class Table:
+        def read(self, at: float, _pids: Sequence[int]) -> ProcessTable:
+            calls["processes"].append((at,))
+            return ProcessTable(at, {})
+
+    # every look at the clock finds it moved: a source with a time of its own cannot agree by chance
+    path = tmp_path / "x.vmrec"
+    recorder = Recorder(
+        path,
+        [],
+        gpu=Gpu(),
+        processes=Table(),
+        interval=1.0,
+        clock=lambda: 1000.0 + next(ticks) * 0.25,
+        wall=lambda: 5000.0 + next(ticks),
+    )
+    recorder.start()
+    deadline = time.monotonic() + 10
+    while len(calls["processes"]) < 6 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    recorder.stop()
+    recorder.close()
+    found = records_of(path)
+    # the first of each was asked for the header
+    gpu, processes = [at for at, _ in calls["gpu"][1:]], [at for (at,) in calls["processes"][1:]]
+    assert len(processes) >= 5
+    assert set(processes) <= set(gpu)
+    assert len({wall - at for at, wall in calls["gpu"]}) > 1
+    zero = recorder._zero
+    assert [r.t for r in found if isinstance(r, Gpus)] == pytest.approx([at - zero for at in gpu])
+    assert [r.t for r in found if isinstance(r, Processes)] == pytest.approx([at - zero for at in processes])
+
+
 def test_every_way_of_failing_is_recorded(tmp_path: Path) -> None:
     """Refused and timed out are Down with the reason, an HTTP error keeps its status, health is kept on change."""
     path = tmp_path / "x.vmrec"
@@ -162,7 +209,7 @@ def test_every_way_of_failing_is_recorded(tmp_path: Path) -> None:
             Fetch(0.01, status=503, reason="http_5xx"),
             Fetch(0.01, b"x 2\n", "text/plain", 200),
         ],
-        [False],
+        [500],
     )
     recorder = Recorder(path, [Target("a", 8000, client)], interval=0.02)
     recorder.phase("load test")
@@ -175,7 +222,7 @@ def test_every_way_of_failing_is_recorded(tmp_path: Path) -> None:
         if isinstance(r, (Answer, Down))
     ]
     assert kinds[:5] == [("Answer", 200), ("Down", "refused"), ("Down", "timeout"), ("Answer", 503), ("Answer", 200)]
-    assert {r.status for r in found if isinstance(r, Health)} == {503}
+    assert {r.status for r in found if isinstance(r, Health)} == {500}
     progress = recorder.progress()
     assert progress.failures == 3
     assert progress.gpu == "not asked"

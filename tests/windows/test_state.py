@@ -34,7 +34,7 @@ class Story:
         connections: int | None = None,
         cpu: float | None = None,
         engine: str | None = None,
-        healthy: bool | None = True,
+        health: int | str | None = 200,
         asleep: bool = False,
         evidence: Evidence | None = None,
         in_flight: float | None = None,
@@ -61,7 +61,7 @@ class Story:
                     wall=WALL + self.now,
                     outcome=outcome,
                     in_flight=in_flight,
-                    healthy=healthy,
+                    health=health,
                     running=running,
                     waiting=waiting,
                     asleep=asleep,
@@ -140,7 +140,7 @@ def test_hang_while_idle_without_proc_is_unknown(story: Story) -> None:
 
 def test_the_time_before_the_first_answer_is_not_quiet(story: Story) -> None:
     """A server whose port refuses for three minutes while it loads is ready with its first answer, as always."""
-    story.tell(180, outcome="refused", healthy=None)
+    story.tell(180, outcome="refused", health=None)
     assert story.tell(119) == "ready"
     assert set(story.seen[180:]) == {"ready"}
     assert story.tell(3) == "unknown_progress"
@@ -183,9 +183,40 @@ def test_left_over_gauges_with_unknown_connections(story: Story) -> None:
 
 
 def test_engine_dead_shows_by_health_while_metrics_stay(story: Story) -> None:
-    """EngineCore killed: /health is not 200, /metrics is a frozen 200."""
-    story.tell(5, running=2, moved=True, healthy=True)
-    assert story.tell(1, running=2, healthy=False) == "engine_dead"
+    """EngineCore killed: /health is 503, /metrics is a frozen 200."""
+    story.tell(5, running=2, moved=True)
+    assert story.tell(1, running=2, health=503) == "engine_dead"
+    assert story.machine.reason == "/health answers 503; the values of /metrics are frozen"
+    assert story.tell(1, outcome="pending", in_flight=0.1, health=503) == "engine_dead"
+    assert story.tell(1, outcome="parse", health=503) == "engine_dead"
+
+
+@pytest.mark.parametrize("health", [500, 404, 401, 502, 204, "timeout", "reset", "redirect"])
+def test_another_answer_of_health_claims_no_dead_engine(story: Story, health: int | str) -> None:
+    """A proxy, a missing path, a broken middleware: the state comes from the rest, the reason says what was seen."""
+    seen = f"/health answers {health}" if isinstance(health, int) else f"/health gives no answer ({health})"
+    assert story.tell(5, health=health) == "ready"
+    assert story.machine.reason == f"no requests; {seen}"
+    assert story.tell(5, running=2, moved=True, health=health) == "busy"
+    # while the next answer is awaited the state stands, and the words do not pile up
+    assert story.tell(2, outcome="pending", in_flight=0.1, health=health) == "busy"
+    assert story.machine.reason == f"2 requests; {seen}"
+    assert story.tell(1, outcome="http_5xx", health=health) == "failing"
+    assert story.machine.reason == f"the answer to /metrics cannot be used: http_5xx; {seen}"
+    assert story.tell(1, outcome="refused", health=None) == "gone"
+    assert "engine_dead" not in story.seen
+    assert story.tell(1) == "ready"
+    assert "/health" not in story.machine.reason
+
+
+def test_a_503_of_everything_is_a_proxy_unless_the_engine_is_known_to_be_gone(story: Story) -> None:
+    """vLLM's own /metrics stays 200 when its engine died; a proxy without a backend answers 503 to all paths."""
+    story.tell(5, cpu=0.0, engine="S", connections=0)
+    assert story.tell(1, outcome="http_5xx", health=503) == "failing"
+    assert story.machine.reason.endswith("http_5xx; /health answers 503")
+    assert story.tell(1, outcome="http_5xx", health=503, cpu=0.0, engine="S") == "failing"
+    gone = Evidence(api_alive=True, engine_states=())
+    assert story.tell(1, outcome="http_5xx", health=503, evidence=gone) == "engine_dead"
 
 
 def test_engine_dead_shows_by_its_process(story: Story) -> None:
@@ -248,8 +279,8 @@ def test_sleeping_comes_before_demand(story: Story) -> None:
 
 def test_unusable_bodies_are_failing(story: Story) -> None:
     """A 500, a login page or a truncated body is an answer, but no reading."""
-    assert story.tell(1, outcome="http_500", healthy=True) == "failing"
-    assert story.tell(1, outcome="parse", healthy=None) == "failing"
+    assert story.tell(1, outcome="http_5xx") == "failing"
+    assert story.tell(1, outcome="parse", health=None) == "failing"
 
 
 def test_a_server_without_engine_metrics_says_so(story: Story) -> None:

@@ -495,12 +495,17 @@ def _reachability(view: ServerView) -> list[Finding]:
             )
         )
     if view.scrape.healthy is False:
+        dead = view.state == "engine_dead"
         found.append(
             Finding(
                 "unhealthy",
                 "error",
-                "/health says the engine is dead while /metrics still answers with frozen values",
-                "restart the server; its log says why the engine died",
+                "/health says the engine is dead while /metrics still answers with frozen values"
+                if dead
+                else f"/health answers {view.scrape.health or 'something else than 200'}",
+                "restart the server; its log says why the engine died"
+                if dead
+                else "look at the server's log and at a proxy in between: a dead engine of vLLM answers 503",
                 names,
             )
         )

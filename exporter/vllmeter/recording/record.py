@@ -42,8 +42,8 @@ class Client(Protocol):
         """One GET of the metrics path."""
         ...
 
-    def health(self) -> bool | None:
-        """True on 200, False on another answer, None without one."""
+    def health(self) -> int | str:
+        """HTTP status of ``/health``, or why there was no answer."""
         ...
 
     def version(self) -> str | None:
@@ -280,7 +280,7 @@ class Recorder:
     def _record_server(self, target: Target) -> None:
         wait = self._ticks(self._interval)
         next_health = 0.0
-        health: bool | None = None
+        health: int | None = None
         health_known = False
         while True:
             fetch = target.client.metrics()
@@ -290,12 +290,12 @@ class Recorder:
             self._take(target.name, now, fetch)
             if fetch.body is not None and now >= next_health:
                 next_health = now + HEALTH_EVERY
-                answer = target.client.health()
+                found = target.client.health()
+                answer = found if isinstance(found, int) else None
                 if self._stop.is_set():
                     return
                 if answer != health or not health_known:
-                    status = None if answer is None else 200 if answer else 503
-                    self._write(Health(self._now(), target.name, status))
+                    self._write(Health(self._now(), target.name, answer))
                     health, health_known = answer, True
             elif fetch.body is None:
                 health_known = False
@@ -324,17 +324,19 @@ class Recorder:
         wait = self._ticks(self._interval)
         next_processes = 0.0
         while True:
-            # Records carry the time since the start; sources keep their own timers and get one clock for all calls.
-            now = self._now()
+            # One moment for all sources of a sample: a replay gives them together, and the CPU of an engine beside the
+            # SM time of its card is then over the same time.
+            at, wall = self._clock(), self._wall()
+            now = at - self._zero
             pids: tuple[int, ...] = ()
             if self._gpu is not None:
-                reading = self._gpu.read(self._clock(), self._wall())
+                reading = self._gpu.read(at, wall)
                 pids = _pids(reading)
                 self._gpu_state = "ok" if reading.up else reading.reason or "down"
                 self._write(Gpus(now, _masked_reading(reading, self._masker)))
             if self._processes is not None and now >= next_processes:
                 next_processes = now + max(PROCESSES_EVERY, self._interval) - self._interval / 2
-                self._write(Processes(now, self._masker.table(self._processes.read(self._clock(), pids))))
+                self._write(Processes(now, self._masker.table(self._processes.read(at, pids))))
             if not wait():
                 return
 

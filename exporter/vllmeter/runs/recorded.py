@@ -67,7 +67,7 @@ def samples(path: Path) -> Iterator[Sample]:
             match record:
                 case Answer():
                     target = targets[record.server]
-                    target.probed(True)
+                    target.probed(200)
                     fetch = Fetch(record.took or 0.01, record.body, record.content_type, record.status)
                     store.observed(target, target.finish(fetch, at, wall), at, wall)
                     pending = True

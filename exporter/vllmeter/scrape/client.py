@@ -14,8 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote, urljoin, urlsplit
 
-import urllib3
-
 from vllmeter import __version__
 from vllmeter.config.settings import Auth, Server
 from vllmeter.scrape.connection import Sockets, open_connection
@@ -51,10 +49,10 @@ class ScrapeClient:
         """One GET of the metrics path."""
         return self._get(self._base + self._server.metrics_path, self._server.max_body, metrics=True)
 
-    def health(self) -> bool | None:
-        """True on 200, False on any other answer, None without an answer."""
+    def health(self) -> int | str:
+        """HTTP status of ``/health``; without an answer why, a key of ``FAILURE_REASONS``."""
         fetch = self._get(self._base + "/health", 65536, metrics=False)
-        return None if fetch.status is None else fetch.status == 200
+        return fetch.status if fetch.status is not None else fetch.reason or "internal"
 
     def version(self) -> str | None:
         """What ``GET /version`` says, or None."""
@@ -146,7 +144,7 @@ class ScrapeClient:
                     return failed("redirect", f"to {parts.netloc or target!r}", response.status)
                 path = target[len(self._origin) :] or "/"
             return failed("redirect", f"more than {_REDIRECTS} redirects")
-        except (http.client.HTTPException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+        except (http.client.HTTPException, OSError, ValueError) as error:
             reason, detail = _classify(error, connecting=connecting)
             if time.monotonic() - started > self._server.timeout.total:
                 reason, detail = "timeout", f"no complete answer within {self._server.timeout.total:g} s"
@@ -177,16 +175,21 @@ class ScrapeClient:
         # read1 returns what one receive gave, so that the time limit is looked at between pieces and a compressed bomb
         # is cut while it unpacks.
         read1: Callable[[int], bytes] = response.read1
+        undecodable: tuple[type[Exception], ...] = ()
         if encoding not in ("identity", ""):  # not asked for, but a proxy may do it
-            unpacking = urllib3.HTTPResponse(response, headers=dict(response.headers), preload_content=False)
-            read1 = unpacking.read1
+            from vllmeter.scrape.unpack import UnpackError, unpacked  # rare, and megabytes of memory
+
+            try:
+                read1, undecodable = unpacked(response), (UnpackError,)
+            except UnpackError as error:
+                return failed("encoding", str(error)[:200])
             declared = ""  # counts what travels, not what comes out
         pieces: list[bytes] = []
         size = 0
         while True:
             try:
                 piece = read1(_PIECE)
-            except urllib3.exceptions.DecodeError as error:
+            except undecodable as error:
                 return failed("encoding", str(error)[:200])
             if not piece:
                 break
@@ -238,11 +241,7 @@ def _secret(variable: str | None, path: Path | None) -> str:
 
 def _classify(error: BaseException, *, connecting: bool) -> tuple[str, str]:
     """Reason and short detail of an exception; ``connecting``: no request was sent yet."""
-    while isinstance(error, urllib3.exceptions.HTTPError) and error.__cause__ is not None:
-        error = error.__cause__  # urllib3 wraps what came from the socket while it unpacks
     text = str(error)[:200]
-    if isinstance(error, urllib3.exceptions.DecodeError):
-        return "encoding", text
     if isinstance(error, ssl.SSLError):
         return "tls", text
     if isinstance(error, socket.gaierror):

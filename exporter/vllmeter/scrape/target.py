@@ -76,7 +76,7 @@ class Target:
         self._reason: str | None = None
         self._detail: str | None = None
         self._up = False
-        self._healthy: bool | None = None
+        self._health: int | str | None = None
         self._costs: deque[float] = deque(maxlen=30)
         self._cost = 0.0
         """median of ``_costs``, in seconds; 0 before there are enough of them"""
@@ -130,10 +130,10 @@ class Target:
             )
         return any(reading.values[index] > 0 for index in self._waiting)
 
-    def probed(self, healthy: bool | None) -> None:
-        """Result of the ``/health`` probe; None = no answer."""
+    def probed(self, health: int | str | None) -> None:
+        """What ``/health`` gave: a status, or why there was no answer; None = not asked."""
         with self._lock:
-            self._healthy = healthy
+            self._health = health
 
     def versioned(self, version: str | None) -> None:
         """Result of ``GET /version``; None leaves what was known."""
@@ -164,7 +164,8 @@ class Target:
                 up=self._up,
                 reason=self._reason,
                 detail=self._detail,
-                healthy=self._healthy,
+                healthy=self._health == 200 if isinstance(self._health, int) else None,
+                health=self._health,
                 sample_age=None if sample is None else max(0.0, at - sample.at),
                 interval=self.interval(hold=hold),
                 duration=None if last is None else last.duration,

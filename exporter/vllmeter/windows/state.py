@@ -4,7 +4,9 @@ Order of evidence (the first that decides wins):
 
 1. what the connection says: refused or reset -> ``gone`` (``starting`` while a new process of the server is alive),
    a pending answer -> ``late`` (``stuck`` when it stays unanswered), unusable body -> ``failing``;
-2. ``/health``: an answer that is not 200 -> ``engine_dead`` (vLLM's ``/metrics`` stays 200 with frozen values);
+2. ``/health``: 503 is vLLM's word for a dead engine -> ``engine_dead`` (its ``/metrics`` stays 200 with frozen values).
+   Any other answer, or none, is named in the reason and decides nothing: it may be a proxy, a missing path, a broken
+   middleware.  So is a 503 beside an HTTP 5xx of ``/metrics``, unless the engine process is known to be gone;
 3. the engine process in ``/proc``: missing or zombie -> ``engine_dead``;
 4. the sleep state -> ``sleeping``;
 5. demand against progress: the engine's process state and CPU growth, SM activity, connections to the port, then
@@ -52,6 +54,9 @@ SM_ACTIVE: Final = 0.01
 EVIDENCE_SECONDS: Final = 15.0
 """How long a look at the processes counts."""
 
+DEAD: Final = 503
+"""What vLLM's ``/health`` answers once its engine is dead (EngineDeadError); a living one answers 200."""
+
 _GONE: Final = frozenset({"refused", "reset", "unreachable", "dns"})
 _WAITED: Final = frozenset({"timeout"})
 
@@ -87,6 +92,7 @@ class Observation:
     """One tick of one server.
 
     ``outcome``: ``ok``, ``pending``, or why the scrape failed (``refused``, ``timeout``, ``http_500``, …).
+    ``health``: HTTP status of ``/health``, or why it gave no answer; None = not asked.
     ``moved``: any engine counter or histogram moved since the last usable sample; ``progressed``: tokens or finished
     requests did.
     """
@@ -95,7 +101,7 @@ class Observation:
     wall: float | None
     outcome: str
     in_flight: float | None = None
-    healthy: bool | None = None
+    health: int | str | None = None
     running: float | None = None
     waiting: float | None = None
     asleep: bool | None = None
@@ -142,6 +148,7 @@ class StateMachine:
         "_ok_at",
         "_ok_ticks",
         "_progress_at",
+        "_said",
         "reason",
         "since",
         "state",
@@ -150,7 +157,7 @@ class StateMachine:
     def __init__(self, interval: float = 1.0) -> None:
         self._interval = interval
         self.state = "gone"
-        self.reason = "not looked at yet"
+        self.reason = self._said = "not looked at yet"
         self.since: float | None = None
         self._first: float | None = None
         self._ok_at: float | None = None
@@ -178,11 +185,12 @@ class StateMachine:
         elif seen.at - self._looked_at > EVIDENCE_SECONDS and seen.evidence is not NOTHING:
             seen = replace(seen, evidence=NOTHING)
         self._follow(seen)
-        state, reason = self._decide(seen)
+        state, said = self._decide(seen)
+        reason = said + _health_words(seen, state)
         if state != self.state:
             self.since = seen.wall
         self.state = state
-        self.reason = reason
+        self._said, self.reason = said, reason
         return state
 
     def restarted(self, at: float) -> None:
@@ -252,8 +260,9 @@ class StateMachine:
             return self._unreachable(seen)
         if seen.outcome == "pending" or seen.outcome in _WAITED:
             return self._unanswered(seen)
-        if seen.healthy is False:
-            return "engine_dead", "/health does not answer 200; the values of /metrics are frozen"
+        if seen.health == DEAD and (seen.outcome != "http_5xx" or _no_engine(seen.evidence)):
+            frozen = "; the values of /metrics are frozen" if seen.outcome == "ok" else ""
+            return "engine_dead", f"/health answers {DEAD}{frozen}"
         if seen.outcome != "ok":
             return "failing", f"the answer to /metrics cannot be used: {seen.outcome}"
         evidence = seen.evidence
@@ -284,8 +293,8 @@ class StateMachine:
         waiting = max(seen.in_flight or 0.0, seen.at - self._answered_at)
         evidence = seen.evidence
         words = f"/metrics has not answered for {waiting:.0f} s"
-        if seen.healthy is False:
-            return "engine_dead", "/health does not answer 200"
+        if seen.health == DEAD:
+            return "engine_dead", f"/health answers {DEAD}"
         if evidence.api_state in ("T", "t") and waiting >= STILL_SECONDS:
             return "stuck", f"{words} and its process is stopped"
         if waiting >= NO_PROGRESS_SECONDS:
@@ -293,7 +302,7 @@ class StateMachine:
         if seen.outcome == "pending" and waiting <= max(LATE_SECONDS, 2.0 * self._interval):
             if self._ok_at is None:
                 return "late", "waiting for the first answer"
-            return self.state, self.reason
+            return self.state, self._said
         return "late", words
 
     def _with_demand(self, seen: Observation, demand_since: float) -> tuple[str, str]:
@@ -372,6 +381,20 @@ def same_life(now: tuple[tuple[int, int], ...] | None, before: tuple[tuple[int, 
     if before is None:
         return False
     return now is None or not set(now).isdisjoint(before)
+
+
+def _no_engine(evidence: Evidence) -> bool:
+    """Whether the engine processes were looked for and none lives."""
+    return evidence.engine_states is not None and all(state in "ZX" for state in evidence.engine_states)
+
+
+def _health_words(seen: Observation, state: str) -> str:
+    """What ``/health`` said, where it is not what one expects and the reason does not say it yet."""
+    if seen.health in (None, 200) or state == "engine_dead" or seen.outcome in _GONE:
+        return ""
+    if isinstance(seen.health, int):
+        return f"; /health answers {seen.health}"
+    return f"; /health gives no answer ({seen.health})"
 
 
 def _demand(seen: Observation) -> float:

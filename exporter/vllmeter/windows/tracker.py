@@ -3,8 +3,8 @@
 Interface (what :mod:`vllmeter.sampler` calls; all times are *monotonic* seconds, ``wall`` is Unix time)::
 
     tracker = ServerTracker("vllm-qwen3", interval=1.0, windows=(15.0, 60.0))
-    tracker.observe(reading, now, wall=wall, healthy=True, evidence=Evidence(...), settings={...})
-    tracker.fail("refused", now, wall=wall, healthy=None, evidence=...)      # a finished scrape without a usable body
+    tracker.observe(reading, now, wall=wall, health=200, evidence=Evidence(...), settings={...})
+    tracker.fail("refused", now, wall=wall, health=None, evidence=...)      # a finished scrape without a usable body
     tracker.pending(now, in_flight=3.4, wall=wall, evidence=...)             # a scrape still waits for its answer
     tracker.proved(now)                                                      # the opt-in canary got its token
     tracker.windowed(60.0)            -> snapshot.Windowed   (contention and gpu_memory_peak filled by HostTracker)
@@ -174,7 +174,7 @@ class ServerTracker:
         now: float,
         *,
         wall: float | None = None,
-        healthy: bool | None = None,
+        health: int | str | None = None,
         evidence: Evidence = NOTHING,
         settings: Mapping[str, str] | None = None,
     ) -> None:
@@ -205,7 +205,7 @@ class ServerTracker:
                     at=now,
                     wall=wall,
                     outcome="ok",
-                    healthy=healthy,
+                    health=health,
                     running=_number(row[0]),
                     waiting=_number(row[1]),
                     asleep=self._asleep,
@@ -222,7 +222,7 @@ class ServerTracker:
         now: float,
         *,
         wall: float | None = None,
-        healthy: bool | None = None,
+        health: int | str | None = None,
         evidence: Evidence = NOTHING,
     ) -> None:
         """A scrape ended without a usable body; ``reason`` as in ``scrape_failures_total``."""
@@ -230,7 +230,7 @@ class ServerTracker:
             self._begin(now, wall)
             if reason == "refused":
                 self._refused = now
-            self._step(Observation(at=now, wall=wall, outcome=reason, healthy=healthy, evidence=evidence))
+            self._step(Observation(at=now, wall=wall, outcome=reason, health=health, evidence=evidence))
 
     def pending(
         self,
@@ -238,16 +238,14 @@ class ServerTracker:
         in_flight: float,
         *,
         wall: float | None = None,
-        healthy: bool | None = None,
+        health: int | str | None = None,
         evidence: Evidence = NOTHING,
     ) -> None:
         """The answer to a scrape has been outstanding for ``in_flight`` seconds."""
         with self._lock:
             self._begin(now, wall)
             self._step(
-                Observation(
-                    at=now, wall=wall, outcome="pending", in_flight=in_flight, healthy=healthy, evidence=evidence
-                )
+                Observation(at=now, wall=wall, outcome="pending", in_flight=in_flight, health=health, evidence=evidence)
             )
 
     def proved(self, now: float) -> None:
