@@ -47,7 +47,7 @@ SERVERS = [
         "1m",
         f"""
 vllmeter_server_up == 0
-unless {ON} (vllmeter_server_healthy == 1)
+unless {ON} (vllmeter_server_healthy >= 0)
 unless {ON} ({state("starting")})
 unless {ON} ({state("engine_dead")})
 """,

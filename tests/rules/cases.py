@@ -220,6 +220,12 @@ def servers(b: Builder) -> None:
         silent=[330, 420, 840],
     )
     b.add(
+        "/health answers, with an error",
+        "VllmeterServerUnreachable",
+        {"server_up": until(1, 0), "server_healthy": until(1, 0), **in_state("failing")},
+        silent=[330, 420, 840],
+    )
+    b.add(
         "only /metrics is broken",
         "VllmeterServerUnreachable",
         {"server_up": until(1, 0), **in_state("failing")},
