@@ -89,7 +89,7 @@ CASES: dict[str, tuple[f.Behaviour, frozenset[str | None]]] = {
     "slow-headers": (f.slow_headers, frozenset({"timeout"})),
     "slow-body": (f.slow_body, frozenset({"timeout"})),
     "endless-body": (f.endless_body, frozenset({"too_large"})),
-    "truncated": (f.truncated, frozenset({"reset"})),
+    "truncated": (f.truncated, frozenset({"truncated"})),
     "reset": (f.reset, frozenset({"reset"})),
     "silent": (f.silent, frozenset({"timeout"})),
     "html": (f.content_type("text/html", b"<html>login</html>"), frozenset({"content_type"})),
@@ -129,7 +129,7 @@ CASES: dict[str, tuple[f.Behaviour, frozenset[str | None]]] = {
     ),
     "frozen": (healthy, frozenset({None})),
     "clock-jump": (clock_jump, frozenset({None})),
-    "flapping": (flapping, frozenset({None, "http_5xx", "parse", "reset", "auth", "timeout"})),
+    "flapping": (flapping, frozenset({None, "http_5xx", "parse", "reset", "truncated", "auth", "timeout"})),
 }
 
 _FLAPS = (healthy, f.status("503 Service Unavailable"), body(b"}{"), f.reset, f.status("401 Unauthorized"))

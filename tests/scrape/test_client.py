@@ -13,7 +13,7 @@ import pytest
 from fakes import fault_server as f
 from vllmeter.config.settings import Auth, Server, Timeouts
 from vllmeter.scrape.client import ScrapeClient
-from vllmeter.scrape.outcome import FAILURE_REASONS
+from vllmeter.scrape.outcome import FAILURE_REASONS, GONE
 
 QUICK = Timeouts(connect=0.5, read=0.4, total=1.0)
 
@@ -62,8 +62,8 @@ def test_a_body_comes_back_with_its_type_and_headers_ask_for_classic_text() -> N
         (f.redirect("http://example.invalid/metrics"), "redirect"),
         (f.redirect("https://127.0.0.1:1/metrics"), "redirect"),
         (f.redirect("/metrics"), "redirect"),
-        (f.truncated, "reset"),
-        (f.chunked_and_cut_off, "reset"),
+        (f.truncated, "truncated"),
+        (f.chunked_and_cut_off, "truncated"),
         (f.reset, "reset"),
         (f.bad_gzip, "encoding"),
         (f.strange_encoding, "encoding"),
@@ -84,6 +84,24 @@ def test_each_fault_has_its_reason(behaviour: f.Behaviour, reason: str) -> None:
     assert got.body is None
     assert reason in FAILURE_REASONS
     assert took < 3
+
+
+def test_every_reason_is_documented() -> None:
+    """Whoever reads the label finds its meaning, in the words of the code."""
+    page = (Path(__file__).resolve().parents[2] / "docs/signals.md").read_text(encoding="utf-8")
+    for name, meaning in FAILURE_REASONS.items():
+        assert f"| `{name}` | {meaning} |" in page
+
+
+@pytest.mark.parametrize("behaviour", [f.truncated, f.chunked_and_cut_off])
+def test_an_answer_that_ends_early_is_an_answer(behaviour: f.Behaviour) -> None:
+    """The status tells that somebody is there: /health is asked, and nobody says that the server is gone."""
+    with f.FaultServer(behaviour) as server:
+        got = client(server.url).metrics()
+    assert got.status == 200
+    assert got.reason not in GONE
+    with f.FaultServer(f.reset) as server:
+        assert client(server.url).metrics().status is None
 
 
 def test_a_redirect_on_the_same_host_is_followed() -> None:

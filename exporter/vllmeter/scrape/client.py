@@ -122,6 +122,7 @@ class ScrapeClient:
             return failed("tls", f"certificate files: {error}"[:200])
         connecting = True
         done = False
+        status: int | None = None
         try:
             for _ in range(_REDIRECTS + 1):
                 connecting = True
@@ -130,6 +131,7 @@ class ScrapeClient:
                 connecting = False
                 connection.request("GET", quote(path, safe=_AS_IT_IS), headers=headers)
                 response = connection.getresponse()
+                status = response.status
                 with response:
                     location = response.getheader("location") if response.status in _MOVED else None
                     if not location:
@@ -148,7 +150,7 @@ class ScrapeClient:
             reason, detail = _classify(error, connecting=connecting)
             if time.monotonic() - started > self._server.timeout.total:
                 reason, detail = "timeout", f"no complete answer within {self._server.timeout.total:g} s"
-            return failed(reason, detail)
+            return failed(reason, detail, status if reason == "truncated" else None)
         finally:
             if not done:
                 connection.close()
@@ -201,7 +203,7 @@ class ScrapeClient:
                 return failed("timeout", f"body still coming after {self._server.timeout.total:g} s")
         body = b"".join(pieces)
         if declared.isdigit() and size < int(declared):
-            return failed("reset", f"{size} of {declared} bytes")
+            return failed("truncated", f"{size} of {declared} bytes")
         if metrics and not body:
             return failed("empty", "HTTP 200 without a body")
         return Fetch(time.monotonic() - started, body=body, content_type=content_type, status=status)
@@ -250,6 +252,8 @@ def _classify(error: BaseException, *, connecting: bool) -> tuple[str, str]:
         return "refused", "connection refused"
     if isinstance(error, TimeoutError):
         return "timeout", "connecting" if connecting else "waiting for the answer"
+    if isinstance(error, http.client.IncompleteRead):
+        return "truncated", text
     if isinstance(error, ConnectionResetError | BrokenPipeError | http.client.HTTPException):
         return "reset", text or type(error).__name__
     if isinstance(error, UnicodeError):  # a host name that cannot be one

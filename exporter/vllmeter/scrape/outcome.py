@@ -7,7 +7,8 @@ from typing import Final
 
 FAILURE_REASONS: Final[dict[str, str]] = {
     "refused": "nothing listens on the port: the server is not running or not ready yet",
-    "reset": "the server closed the connection in the middle",
+    "reset": "the server closed the connection instead of an answer",
+    "truncated": "the answer ended before it was complete",
     "timeout": "no complete answer within the time limits",
     "dns": "the host name cannot be resolved",
     "unreachable": "no route to the host",
