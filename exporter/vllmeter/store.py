@@ -65,7 +65,7 @@ class Entry:
     had_engine: tuple[int, int] | None = None
     """(pid, start) of the server process under which an engine process was seen"""
     high_water: dict[str, float] = field(default_factory=dict)
-    """uuid -> bytes since ``high_water_of`` started"""
+    """uuid -> most bytes measured of ``high_water_of``: from our own first look on, peaks before it are not known"""
     high_water_of: frozenset[tuple[int, int]] = frozenset()
     settings: Mapping[str, str] = field(default_factory=dict)
     settings_source: Mapping[str, str] = field(default_factory=dict)
@@ -364,12 +364,9 @@ class Store:
         )
 
     def blocks(self) -> dict[str, Blocks]:
-        """Ready ``/metrics`` lines of every server that has a sample."""
-        return {
-            name: entry.target.sample.blocks
-            for name, entry in list(self._entries.items())
-            if entry.target.sample is not None
-        }
+        """``/metrics`` lines of every server that has a sample."""
+        written = {name: entry.target.blocks() for name, entry in list(self._entries.items())}
+        return {name: blocks for name, blocks in written.items() if blocks is not None}
 
     def looked_at_all(self) -> Sequence[str]:
         """Names of servers whose first scrape has not ended yet."""

@@ -7,8 +7,10 @@ import logging
 import pytest
 
 from vllmeter.config.settings import Server, Timeouts
+from vllmeter.render.text import Blocks, ServerText
 from vllmeter.scrape.outcome import Fetch
 from vllmeter.scrape.target import Target, limit_age
+from vllmeter.snapshot import ServerReading
 
 BODY = b'# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine="0",model_name="m"} 3\n'
 
@@ -104,4 +106,39 @@ def test_a_fault_of_ours_costs_one_sample_and_not_the_exporter(monkeypatch: pyte
     t = target()
     monkeypatch.setattr("vllmeter.exposition.parse.Parser.parse", lambda *_: 1 / 0)
     assert t.finish(good(), 0.0, 0.0) is None
+    assert t.status(0.0).failures == {"internal": 1}
+
+
+def test_lines_are_written_when_asked_for_and_once_for_each_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody reads most samples: only the one that is asked for costs its writing, and it is always the newest."""
+    written: list[float] = []
+    real = ServerText.render
+
+    def render(text: ServerText, reading: ServerReading) -> Blocks:
+        written.append(reading.scalar("requests_running") or 0.0)
+        return real(text, reading)
+
+    monkeypatch.setattr(ServerText, "render", render)
+    t = target()
+    assert t.blocks() is None
+    for second in range(3):
+        t.finish(good(body=BODY.replace(b" 3", f" {second}".encode())), float(second), 0.0)
+    assert written == []
+    first = t.blocks()
+    assert first == t.blocks()
+    assert written == [2.0]
+    assert first is not None
+    assert first["requests_running"].endswith(b" 2\n")
+
+
+def test_a_fault_while_writing_costs_one_server_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The body of all servers is still made, and the fault is counted."""
+
+    def broken(_: ServerText, _reading: ServerReading) -> Blocks:
+        raise RuntimeError("a fault of ours")
+
+    t = target()
+    t.finish(good(), 0.0, 0.0)
+    monkeypatch.setattr(ServerText, "render", broken)
+    assert t.blocks() == {}
     assert t.status(0.0).failures == {"internal": 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from vllmeter.catalogue import BY_NAME, CATALOGUE, PREFIX
@@ -43,49 +44,64 @@ def series(name: str, pairs: Iterable[tuple[str, str]]) -> str:
     return f"{PREFIX}{name}{{{labels}}} " if labels else f"{PREFIX}{name} "
 
 
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """What every line of one layout begins with."""
+
+    layout: Layout
+    scalars: list[tuple[str, int, str]]
+    histograms: list[tuple[str, int, list[str], str, str]]
+    series: int
+    written: dict[int, tuple[Sequence[float], float, str]] = field(default_factory=dict)
+    """histogram index -> what its lines were last written from, and the lines: most do not change in a second"""
+
+
 class ServerText:
     """Sample lines of one server's own families, from line prefixes kept per layout.
 
-    ``render`` costs one format call per sample; everything that does not change between scrapes is kept.
+    ``render`` costs one format call per sample; everything that does not change between scrapes is kept.  ``count`` may
+    be asked from another thread meanwhile.
     """
 
     def __init__(self, server: str, without: Sequence[str] = ()) -> None:
         self._server = server
         self._without = frozenset(without)
-        self._layout: Layout | None = None
-        self._scalars: list[tuple[str, int, str]] = []
-        self._histograms: list[tuple[str, int, list[str], str, str]] = []
-        self._written: dict[int, tuple[Sequence[float], float, str]] = {}
-        """histogram index -> what its lines were last written from, and the lines: most do not change in a second"""
-        self.series = 0
+        self._lines: _Lines | None = None
+
+    def count(self, layout: Layout) -> int:
+        """How many series a reading of this layout shows."""
+        return self._of(layout).series
 
     def render(self, reading: ServerReading) -> Blocks:
         """family -> lines of this reading."""
-        if reading.layout is not self._layout:
-            self._prepare(reading.layout)
+        of = self._of(reading.layout)
         lines: dict[str, list[str]] = {}
         values = reading.values
-        for family, index, prefix in self._scalars:
+        for family, index, prefix in of.scalars:
             lines.setdefault(family, []).append(f"{prefix}{number(values[index])}\n")
-        for family, index, prefixes, sum_prefix, count_prefix in self._histograms:
+        for family, index, prefixes, sum_prefix, count_prefix in of.histograms:
             counts, total = reading.buckets[index], reading.sums[index]
-            written = self._written.get(index)
+            written = of.written.get(index)
             if written is None or written[0] != counts or written[1] != total:
                 text = "".join([f"{prefix}{number(count)}\n" for prefix, count in zip(prefixes, counts, strict=True)])
                 text += f"{sum_prefix}{number(total)}\n{count_prefix}{number(counts[-1])}\n"
-                written = self._written[index] = (counts, total, text)
+                written = of.written[index] = (counts, total, text)
             lines.setdefault(family, []).append(written[2])
         return {family: "".join(parts).encode() for family, parts in lines.items()}
 
-    def _prepare(self, layout: Layout) -> None:
-        self._layout = layout
-        self._scalars = [
+    def _of(self, layout: Layout) -> _Lines:
+        lines = self._lines
+        if lines is None or lines.layout is not layout:
+            lines = self._lines = self._prepared(layout)
+        return lines
+
+    def _prepared(self, layout: Layout) -> _Lines:
+        scalars = [
             (ref.family, index, series(ref.family, self._pairs(ref)))
             for index, ref in enumerate(layout.scalars)
             if ref.family in BY_NAME
         ]
-        self._histograms = []
-        self._written.clear()
+        histograms = []
         for index, ref in enumerate(layout.histograms):
             if ref.family in self._without or ref.family not in BY_NAME:
                 continue
@@ -93,10 +109,10 @@ class ServerText:
             prefixes = [
                 series(f"{ref.family}_bucket", (*pairs, ("le", bound(le)))) for le in (*ref.bounds, float("inf"))
             ]
-            self._histograms.append(
+            histograms.append(
                 (ref.family, index, prefixes, series(f"{ref.family}_sum", pairs), series(f"{ref.family}_count", pairs))
             )
-        self.series = len(self._scalars) + sum(len(h[2]) + 2 for h in self._histograms)
+        return _Lines(layout, scalars, histograms, len(scalars) + sum(len(each[2]) + 2 for each in histograms))
 
     def _pairs(self, ref: ScalarRef | HistogramRef) -> tuple[tuple[str, str], ...]:
         return (("server", self._server), *ref.labels)

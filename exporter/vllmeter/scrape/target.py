@@ -41,13 +41,13 @@ def limit_age(interval: float, read_timeout: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The newest usable reading of a server with its times and its ready ``/metrics`` lines."""
+    """The newest usable reading of a server with its times."""
 
     reading: ServerReading
     at: float
     wall: float
-    blocks: Blocks
     series: int
+    """how many series of it ``/metrics`` shows"""
     waiting: bool
     """whether requests wait there"""
 
@@ -66,6 +66,8 @@ class Target:
         self._parser = Parser()
         self._normaliser = Normaliser()
         self._text = ServerText(server.name, server.expose.without)
+        self._text_lock = threading.Lock()
+        self._blocks: tuple[ServerReading, Blocks] | None = None
         self._layout: Layout | None = None
         self._waiting: tuple[int, ...] = ()
         """places of ``requests_waiting`` in the values of ``_layout``"""
@@ -96,8 +98,7 @@ class Target:
         if fetch.body is not None and reason is None:
             try:
                 reading = self._normaliser.normalise(self._parser.parse(fetch.body, fetch.content_type), self.version)
-                blocks = self._text.render(reading)
-                sample = Sample(reading, at, wall, blocks, self._text.series, self._waits(reading))
+                sample = Sample(reading, at, wall, self._text.count(reading.layout), self._waits(reading))
             except ParseError as error:
                 reading, reason, detail = None, "parse", str(error)[:200]
             except Exception as error:  # a fault of ours costs this server's sample, never the exporter
@@ -121,6 +122,26 @@ class Target:
                 self._consecutive += 1
         self._log_change(reason, detail)
         return reading
+
+    def blocks(self) -> Blocks | None:
+        """The ``/metrics`` lines of the newest sample, written when they are first asked for; None without a sample.
+
+        Not when the sample arrives: a Prometheus asks every 15 s, and writing each second would be for nobody.
+        """
+        sample = self.sample
+        if sample is None:
+            return None
+        with self._text_lock:
+            if self._blocks is None or self._blocks[0] is not sample.reading:
+                try:
+                    blocks = self._text.render(sample.reading)
+                except Exception:  # a fault of ours costs this server's lines, never the whole body
+                    log.exception("server=%s fault while writing its lines", self.server.name)
+                    blocks = {}
+                    with self._lock:
+                        self._failures["internal"] = self._failures.get("internal", 0) + 1
+                self._blocks = (sample.reading, blocks)
+            return self._blocks[1]
 
     def _waits(self, reading: ServerReading) -> bool:
         if reading.layout is not self._layout:
