@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import zlib
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -11,16 +13,27 @@ T = TypeVar("T")
 class Source:
     """Takes numbers and choices off a byte string; when it is used up, every answer is the first one."""
 
-    __slots__ = ("_at", "_data")
+    __slots__ = ("_at", "_data", "lot")
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
+        self.lot = zlib.crc32(data)
+        """a number that a fuzzer cannot steer: what share of the inputs is damaged does not drift with the corpus"""
 
     @property
     def empty(self) -> bool:
         """Whether all bytes are used."""
         return self._at >= len(self._data)
+
+    @property
+    def wild(self) -> bool:
+        """True for a quarter of the inputs: those are damaged."""
+        return self.lot % 4 == 3
+
+    def damage(self) -> Source:
+        """Where decisions about damage come from: every other time from what is left, else from bytes of their own."""
+        return Source(random.Random(self.lot).randbytes(300)) if self.lot % 8 == 3 else self
 
     def number(self, below: int) -> int:
         """0 <= n < below."""

@@ -6,28 +6,24 @@ door.  An AssertionError or any exception but the reader's own is a finding.
 
 from __future__ import annotations
 
-import copy
 import gzip
-import json
 import math
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-import yaml
+from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from fuzz.commands import command_line
+from fuzz.composes import compose
+from fuzz.configurations import config
+from fuzz.load_tests import results
 from fuzz.source import Source
-from vllmeter.config.load import ConfigError, parse_config
 from vllmeter.exposition.parse import ParseError, Parser
-from vllmeter.memory.compose_file import ComposeError, blocks_of, read_compose, render_config
 from vllmeter.memory.startup_log import StartupLog, describe
 from vllmeter.render.text import ServerText, document
-from vllmeter.runs.importers import IMPORTERS
-from vllmeter.runs.importers.reading import ResultFile
-from vllmeter.runs.results import ResultFileError
 from vllmeter.snapshot import ServerReading
 from vllmeter.upstream.normalise import Normaliser
 from vllmeter.windows.tracker import ServerTracker
@@ -51,24 +47,6 @@ VALUES = (
 )
 BAD_VALUES = ("", "x", "0x10", "1_0", "1,5", "--1", "1e", "nan nan")
 LABEL_VALUES = ("0", "m", "", "a b", "é", '\\"', "\\\\", "\\n", "{", "}", ",", "=", "#", "\\", '{a=\\"b\\"}', "x" * 300)
-WORDS = (
-    "None",
-    "True",
-    "0.9",
-    "auto",
-    "-1",
-    "1e400",
-    "[]",
-    "{}",
-    "é",
-    "\x00",
-    "9" * 40,
-    "a: b",
-    "${X}",
-    "&a",
-    "*a",
-    "!!x",
-)
 
 
 # --------------------------------------------------------------------------- /metrics
@@ -93,7 +71,8 @@ def exposition_text(source: Source) -> str:
     """Families of real bodies with other values, labels, orders and now and then a broken line."""
     lines: list[str] = []
     seen = set()
-    tame = source.often(4)
+    tame = not source.wild
+    damage = source.damage()
     for _ in range(1 + source.number(5)):
         block = source.pick(_real_lines())
         if block in seen:
@@ -101,11 +80,11 @@ def exposition_text(source: Source) -> str:
         seen.add(block)
         changed = list(block)
         for _ in range(source.number(4)):
-            _change(source, changed, broken=not tame)
+            _change(source if tame else damage, changed, broken=not tame)
         lines += changed
-    if not tame and not source.often(4):
-        source_line = source.text(40).decode("utf-8", "replace")
-        lines.insert(source.number(len(lines) + 1), source_line)
+    if not tame and not damage.often(4):
+        source_line = damage.text(40).decode("utf-8", "replace")
+        lines.insert(damage.number(len(lines) + 1), source_line)
     return "\n".join(line for line in lines if line or source.often()) + "\n"
 
 
@@ -148,6 +127,8 @@ def exposition(data: bytes) -> bool:
     first, second = exposition_text(source), exposition_text(source)
     warm = Parser()
     parsed = False
+    if source.lot % 5 == 0:
+        _openmetrics(first)
     normaliser, tracker, text = Normaliser(), ServerTracker("s"), ServerText("s")
     for number, body in enumerate((first, second, first)):
         try:
@@ -164,6 +145,29 @@ def exposition(data: bytes) -> bool:
         tracker.windowed(60.0)
         _renders(text, reading)
     return parsed
+
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+
+def _openmetrics(body: str) -> None:
+    """The same lines under the other format's rules: no crash, and what both readers take, they read alike."""
+    body = body.rstrip("\n") + "\n# EOF\n"
+    try:
+        said = Parser().parse(body.encode("utf-8", "surrogateescape"), OPENMETRICS)
+    except ParseError:
+        return
+    try:
+        theirs = [
+            (s.name, s.labels, s.value) for f in openmetrics.text_string_to_metric_families(body) for s in f.samples
+        ]
+    except (ValueError, IndexError, KeyError, AttributeError, TypeError):
+        return
+    ours = [(s.name, dict(s.labels), value) for s, value in zip(said.series, said.values, strict=True)]
+    assert len(ours) == len(theirs)
+    for (name, labels, value), (other_name, other_labels, other_value) in zip(ours, theirs, strict=True):
+        assert (name, labels) == (other_name, other_labels)
+        assert _same(value, float(other_value)), (name, value, other_value)
 
 
 def _refused(body: str) -> bool:
@@ -215,165 +219,7 @@ def _renders(text: ServerText, reading: ServerReading) -> None:
             assert key not in series, key
             series.add(key)
             assert sample.labels["server"] == "s"
-    assert len(series) == text.series
-
-
-# --------------------------------------------------------------------------- YAML and JSON
-
-
-def _mutate(source: Source, value: Any, depth: int = 0) -> Any:
-    """The document with some nodes replaced, dropped, doubled or retyped; often unchanged."""
-    if depth > 8 or source.empty:
-        return value
-    if isinstance(value, dict) and value:
-        out = {key: _mutate(source, item, depth + 1) for key, item in value.items()} if source.often(2) else dict(value)
-        if not source.often(10):
-            key = source.pick(list(out))
-            action = source.number(4)
-            if action == 0:
-                del out[key]
-            elif action == 1:
-                out[key] = _odd(source)
-            elif action == 2:
-                out[source.pick(("x", "url", "name", "servers", "services", "command", "metrics", ""))] = out[key]
-            else:
-                out[key] = [out[key], copy.copy(out[key])]
-        return out
-    if isinstance(value, list) and value:
-        out_list = [_mutate(source, item, depth + 1) for item in value[:40]]
-        if not source.often(10):
-            out_list[source.number(len(out_list))] = _odd(source)
-        return out_list
-    return value if source.often(40) else _odd(source)
-
-
-def _odd(source: Source) -> Any:
-    return source.pick(
-        (None, True, 0, -1, 1.5, 1e308, "", "x", [], {}, [[]], {"a": None}, 10**30, 10**400, float("inf"), *WORDS)
-    )
-
-
-CONFIGS: tuple[dict[str, Any], ...] = (
-    {
-        "listen": "127.0.0.1:9877",
-        "interval": "1s",
-        "servers": [
-            {
-                "name": "chat",
-                "url": "http://127.0.0.1:8002",
-                "budget": {"fraction": 0.57},
-                "match": {"container": "chat"},
-                "log": {"docker": "chat"},
-                "timeout": {"read": "10s"},
-                "auth": {"bearer_token_env": "T"},
-                "tls": {"ca_file": "/ca.pem"},
-            },
-            {"name": "embed", "url": "http://127.0.0.1:8001", "budget": {"bytes": "1.5GiB"}, "interval": "500ms"},
-        ],
-        "windows": ["5m"],
-        "nvml": {"processes_every": "2s"},
-        "discovery": {"file": {"files": ["/x/*.json"]}, "dns": {"name": "vllm", "port": 8000}},
-        "prometheus": {"url": "http://127.0.0.1:9090"},
-    },
-)
-
-
-GOOD: dict[str, tuple[Any, ...]] = {
-    "interval": ("1s", "500ms", 2, "0.25s", "1h"),
-    "fraction": (0.01, 0.57, 1, 1.0),
-    "bytes": ("4.5GiB", "1MB", 1, 2**40),
-    "url": ("http://127.0.0.1:8002", "https://[::1]:8443/base/", "http://x"),
-    "name": ("a", "A.b_c:d/e-f", "0", "x" * 63),
-    "windows": ([], ["5m"], ["2s", "15m", "90s"]),
-    "listen": ("127.0.0.1:0", "[::]:9877", "0.0.0.0:65535"),
-    "port": (1, 65535),
-    "read": ("1ms", "7d"),
-    "container": ("a", "é", " ", "'\"", "x: y", "#", "0"),
-}
-
-
-def _varied(source: Source, value: Any, key: str = "") -> Any:
-    """Other values that are right."""
-    if key in GOOD and source.number(2):
-        return source.pick(GOOD[key])
-    if isinstance(value, dict):
-        kept = {name: item for name, item in value.items() if name in ("name", "url", "port") or source.often(6)}
-        out = {name: _varied(source, item, name) for name, item in kept.items()}
-        return out if out or not value else value
-    return [_varied(source, item) for item in value] if isinstance(value, list) else value
-
-
-def config(data: bytes) -> bool:
-    """A configuration is read, or refused with a line for each mistake."""
-    source = Source(data)
-    base = source.pick(CONFIGS)
-    text = _as_yaml(source, _mutate(source, base)) if source.number(4) == 3 else yaml.safe_dump(_varied(source, base))
-    try:
-        settings = parse_config(text, "f.yaml")
-    except ConfigError as error:
-        assert error.problems
-        for problem in error.problems:
-            assert problem.startswith("f.yaml:"), problem
-            assert problem.split(":")[1].isdigit(), problem
-        return False
-    assert len({server.name for server in settings.servers}) == len(settings.servers)
-    again = yaml.safe_dump(settings.model_dump(mode="json", exclude_none=True))
-    assert parse_config(again, "again.yaml").servers == settings.servers
-    return True
-
-
-def _as_yaml(source: Source, document_: Any) -> str:
-    text = yaml.safe_dump(document_, sort_keys=False, allow_unicode=True)
-    if not source.often(10):
-        at = source.number(len(text) + 1)
-        text = (
-            text[:at]
-            + source.pick((":", "-", "\t", "{", "&a ", "*a", "<<: ", "!!python/object:x ", "\n", "'"))
-            + text[at:]
-        )
-    return text
-
-
-COMPOSES: tuple[dict[str, Any], ...] = (
-    {
-        "name": "demo",
-        "services": {
-            "chat": {
-                "image": "vllm/vllm-openai:v0.26.0",
-                "command": ["--model", "Qwen/Qwen3-1.7B", "--gpu-memory-utilization", "0.57", "--port", "8002"],
-                "ports": ["8002:8002"],
-                "environment": {"HF_TOKEN": "x", "CUDA_VISIBLE_DEVICES": "0"},
-                "deploy": {"resources": {"reservations": {"devices": [{"driver": "nvidia", "count": 1}]}}},
-                "depends_on": {"embed": {"condition": "service_healthy"}},
-            },
-            "embed": {
-                "image": "vllm/vllm-openai",
-                "command": "--model BAAI/bge-m3 --runner pooling --kv-cache-memory-bytes 1G",
-                "ports": [{"target": 8000, "published": "8001"}],
-                "env_file": [".env"],
-                "volumes": ["./m:/m"],
-                "extends": {"service": "chat"},
-                "profiles": ["a"],
-            },
-        },
-    },
-)
-
-
-def compose(data: bytes) -> bool:
-    """A Compose file is read or refused; what init writes from it is a valid configuration."""
-    source = Source(data)
-    text = _as_yaml(source, _mutate(source, source.pick(COMPOSES)))
-    try:
-        found = read_compose(text, read=lambda _path: "A=1\nB\n", variables={"X": "y"}, profiles=("a",))
-    except ComposeError as error:
-        assert str(error).startswith(("compose.yaml:", "services."))
-        return False
-    blocks = blocks_of(found)
-    if blocks:
-        rendered = render_config(blocks, source="compose.yaml")
-        parse_config(rendered, "rendered.yaml")
-    return True
+    assert len(series) == text.count(reading.layout)
 
 
 # --------------------------------------------------------------------------- start-up logs
@@ -393,95 +239,90 @@ def _log_lines() -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(telling), tuple(lines)
 
 
+FIGURES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("Loading model weights took {} GB", ("weights",)),
+    ("Model loading took {} GiB memory and 1.5 seconds", ("weights",)),
+    ("total_gpu_memory ({} GiB) x gpu_memory_utilization (0.90) = {} GiB", ("cuda_total", "requested")),
+    ("Available KV cache memory: {} GiB", ("kv_available",)),
+    (
+        "Initial free memory: {} GiB, reserved {} GiB memory for KV Cache as specified by x",
+        ("free_at_start", "kv_reserved"),
+    ),
+    ("Estimated CUDA graph memory: {} GiB total", ("graphs_estimated",)),
+    ("Graph capturing finished in 20 secs, took {} GiB", ("graphs_actual",)),
+    (
+        (
+            "Free memory on device cuda:0 ({}/{} GiB) on startup. Desired GPU memory utilization is (0.57, {} GiB). "
+            "Actual usage is {} GiB for weight, {} GiB for peak activation, {} GiB for non-torch memory, and {} GiB "
+            "for CUDAGraph memory."
+        ),
+        ("free_at_start", "cuda_total", "requested", "weights", "activation_peak", "non_torch", "graphs_actual"),
+    ),
+)
+DAMAGED_DIGITS = ("", "9" * 30, "9" * 400, "9" * 5000, "-", ".", "0", "e9", "é", "²", "١", ",")
+REPEATED = (
+    "Actual usage is ",
+    "non-default args: {",
+    "args: Namespace(",
+    "Memory profiling results: ",
+    "(a pid=1) ",
+    "GiB ",
+)
+
+
+def _as_logged(source: Source) -> None:
+    """A line with known figures gives these figures, to the byte that 1 GiB has."""
+    line, names = source.pick(FIGURES)
+    figures = [(1 + source.number(65536)) / 100 for _ in names]
+    log = StartupLog()
+    prefix = source.pick(
+        ("", "(EngineCore_DP0 pid=123) INFO 12-01 10:00:00 [x.py:1] ", "\x1b[36m(Worker_TP1 pid=9)\x1b[0;0m ")
+    )
+    log.feed(prefix + line.format(*(f"{figure:.2f}" for figure in figures)))
+    (worker,) = log.facts.workers
+    for name, figure in zip(names, figures, strict=True):
+        assert getattr(worker, name) == round(figure * 2**30), (line, name, getattr(worker, name))
+    assert worker.pid == (123 if "123" in prefix else 9 if prefix else None)
+
+
 def startup_log(data: bytes) -> bool:
     """Lines of real logs in any order, with other numbers and damage."""
     source = Source(data)
+    if not source.wild:
+        _as_logged(source)
     log = StartupLog()
     changed = False
-    for _ in range(1 + source.number(30)):
+    for _ in range(1 + source.number(15)):
         telling, every = _log_lines()
         line = source.pick(telling if source.often(3) else every)
-        kind = source.number(6)
-        if kind == 4:
+        kind = source.number(8)
+        if kind in (4, 6):
             digits = [at for at, c in enumerate(line) if c.isdigit()]
             if digits:
                 at = source.pick(digits)
-                line = line[:at] + source.pick(("", "9" * 30, "-", ".", "0", "e9", "é")) + line[at + 1 :]
+                line = line[:at] + source.pick(DAMAGED_DIGITS) + line[at + 1 :]
         elif kind == 5:
             at = source.number(len(line) + 1)
             line = line[:at] + source.text(20).decode("utf-8", "replace") + line[at:]
+        elif kind == 7 and source.number(64) == 0:
+            line = source.pick(REPEATED) * source.number(300) + line
         changed = log.feed(line) or changed
     for words in describe(log.facts).values():
         assert isinstance(words, str)
-    for worker in log.facts.workers:
+    facts = log.facts
+    assert facts.kv_tokens_total is None or 0 <= facts.kv_tokens_total < 10**19
+    for worker in facts.workers:
         assert worker.cuda_total is None or worker.cuda_total > 0
+        for value in (worker.weights, worker.kv_available, worker.non_torch, worker.requested, worker.graphs_actual):
+            assert value is None or abs(value) < 10**28
     return changed
-
-
-# --------------------------------------------------------------------------- results of load tests
-
-
-@lru_cache(maxsize=1)
-def _results() -> tuple[tuple[str, Any], ...]:
-    """(name, JSON document or text) of small results."""
-    found: list[tuple[str, Any]] = []
-    for path in sorted((TESTS / "runs" / "fixtures").iterdir()):
-        if path.suffix == ".md" or path.stat().st_size > 9000:
-            continue
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
-        if ".json" in path.name and ".jsonl" not in path.name:
-            found.append((path.name, _shortened(json.loads(text))))
-        else:
-            found.append((path.name, "\n".join(text.split("\n")[:30]) + "\n"))
-    return tuple(found)
-
-
-def _shortened(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_shortened(item) for item in value[:12]]
-    if isinstance(value, dict):
-        return {key: _shortened(item) for key, item in value.items()}
-    return value
-
-
-def results(data: bytes) -> bool:
-    """A result is read or refused with its place; numbers that are read are finite."""
-    source = Source(data)
-    name, document_ = source.pick(_results())
-    if isinstance(document_, str):
-        lines = document_.split("\n")
-        for _ in range(source.number(4)):
-            at = source.number(len(lines))
-            cut = source.number(len(lines[at]) + 1)
-            lines[at] = (
-                lines[at][:cut]
-                + source.pick(("", ",", '"', "-1", "NaN", "é", "\n", "{", "1e999"))
-                + lines[at][cut + 1 :]
-            )
-        text = "\n".join(lines)
-    else:
-        text = json.dumps(_mutate(source, document_))
-    file = ResultFile(name, text)
-    try:
-        importer = next((one for one in IMPORTERS if one.recognises(file)), None)
-        if importer is None:
-            return False
-        read = importer.read(file)
-    except ResultFileError as error:
-        assert str(error).startswith(name)
-        return False
-    for result in read:
-        for record in result.requests:
-            for value in (record.ttft, record.e2e):
-                assert value is None or 0 <= value < math.inf, record
-    return True
 
 
 TARGETS: dict[str, Callable[[bytes], bool]] = {
     "exposition": exposition,
+    "startup_log": startup_log,
+    "command_line": command_line,
+    "results": results,
     "config": config,
     "compose": compose,
-    "startup_log": startup_log,
-    "results": results,
 }

@@ -6,15 +6,23 @@ import difflib
 import re
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from yaml.constructor import SafeConstructor
 
 from vllmeter.config.settings import Settings
 
 KeyPath = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
+
+_MOST_VALUES: Final = 100_000
+"""Values of a file with its aliases written out; a real one for 200 servers has a few thousand."""
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's reader where PyYAML was built with it, as its wheels are: the same nodes and lines, but fast."""
+_UNREADABLE: Final = (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What PyYAML raises for values that are not what their tag says: ``!!bool 5`` is a KeyError."""
 
 
 class ConfigError(Exception):
@@ -58,13 +66,15 @@ def parse_model(text: str, name: str, model: type[Model], *, show: bool = True) 
     :raises ConfigError: with every mistake found.
     """
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = _compose(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
         raise ConfigError([f"{name}:{line}: not valid YAML: {error.problem or error.context}"]) from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeError) as error:
         raise ConfigError([f"{name}:1: not valid YAML: {error}"]) from error
+    except RecursionError as error:
+        raise ConfigError([f"{name}:1: nested too deeply"]) from error
     lines: dict[KeyPath, int] = {}
     problems: list[str] = []
     data: Any = {} if node is None else _build(node, (), lines, problems, name)
@@ -80,6 +90,13 @@ def parse_model(text: str, name: str, model: type[Model], *, show: bool = True) 
     return settings
 
 
+def _compose(text: str) -> yaml.Node | None:
+    try:
+        return yaml.compose(text, Loader=_LOADER)
+    except (yaml.YAMLError, UnicodeError):
+        return yaml.compose(text, Loader=yaml.SafeLoader)  # it says better what is wrong
+
+
 def _line_of(problem: str) -> tuple[int, str]:
     number = problem.split(":", 2)[1]
     return (int(number) if number.isdigit() else 0, problem)
@@ -91,14 +108,20 @@ def _build(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], problems: 
     Aliases share nodes; a node that contains itself cannot be data and is refused by the depth limit.
     """
     lines[path] = node.start_mark.line + 1
+    if len(lines) > _MOST_VALUES:
+        raise ConfigError([f"{name}:{lines[path]}: more than {_MOST_VALUES} values; do aliases repeat one another?"])
     if len(path) > 20:
         problems.append(f"{name}:{lines[path]}: nested too deeply")
         return None
     if isinstance(node, yaml.MappingNode):
         result: dict[Hashable, Any] = {}
         for key_node, value_node in node.value:
-            key = _scalar(key_node)
             line = key_node.start_mark.line + 1
+            key = _scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else None
+            if not isinstance(key_node, yaml.ScalarNode) or not isinstance(key, Hashable):
+                where = f"{_dotted(path)}: " if path else ""
+                problems.append(f"{name}:{line}: {where}a key is text, not a list or a mapping")
+                continue
             if key_node.tag == "tag:yaml.org,2002:merge":
                 merged = _build(value_node, (*path, "<<"), lines, problems, name)
                 for part in merged if isinstance(merged, list) else [merged]:
@@ -124,14 +147,11 @@ def _from_merge(node: yaml.MappingNode, key: Hashable) -> bool:
 
 
 def _scalar(node: yaml.Node) -> Any:
-    loader = yaml.SafeLoader("")
     try:
-        return loader.construct_object(node, deep=True)
-    except (yaml.YAMLError, ValueError):
+        return SafeConstructor().construct_object(node, deep=True)
+    except _UNREADABLE:
         # A tag like !!python/object or an impossible date: kept as text, the model says what it wanted.
         return str(getattr(node, "value", ""))
-    finally:
-        loader.dispose()
 
 
 def _explain(

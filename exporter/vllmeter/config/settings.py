@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from vllmeter.config.values import Duration, Size, format_duration
+from vllmeter.config.values import Duration, Number, Size, format_duration
 
 _SMALLEST_BUDGET = 16 * 2**20
 """Less is no memory of a server on a GPU (a CUDA context takes hundreds of MiB): the unit was forgotten."""
@@ -28,7 +28,7 @@ class Strict(BaseModel):
 class Budget(Strict):
     """What a server may take on each of its GPUs.  Without it, the server's own flags are read."""
 
-    fraction: Annotated[float, Field(gt=0, le=1)] | None = Field(
+    fraction: Annotated[float, Field(gt=0, le=1), Number] | None = Field(
         None, description="Share of CUDA total, as --gpu-memory-utilization."
     )
     bytes: Size | None = Field(None, description="Explicit budget in bytes, for example 4.5GiB.")
@@ -47,7 +47,7 @@ class Match(Strict):
 
     container: str | None = Field(None, description="Container name or id (Docker, Podman), or Compose service.")
     unit: str | None = Field(None, description="systemd unit, for example vllm-chat.service.")
-    port: Annotated[int, Field(ge=1, le=65535)] | None = Field(
+    port: Annotated[int, Field(ge=1, le=65535), Number] | None = Field(
         None, description="Port on which the server's process listens."
     )
     command: str | None = Field(None, description="Regular expression searched in the command line of the API server.")
@@ -253,7 +253,7 @@ class DnsDiscovery(Strict):
     """One server per address behind a name."""
 
     name: str = Field(..., description="Host name to resolve (A and AAAA records).")
-    port: Annotated[int, Field(ge=1, le=65535)] = Field(8000, description="Port of the servers.")
+    port: Annotated[int, Field(ge=1, le=65535), Number] = Field(8000, description="Port of the servers.")
     every: Duration = Field(30.0, description="How often the name is resolved.")
 
 
@@ -262,7 +262,7 @@ class KubernetesDiscovery(Strict):
 
     selector: str = Field("app.kubernetes.io/name=vllm", description="Label selector of the pods.")
     namespace: str | None = Field(None, description="Only this namespace; default all that may be read.")
-    port: Annotated[int, Field(ge=1, le=65535)] = Field(8000, description="Port, where the pod names none.")
+    port: Annotated[int, Field(ge=1, le=65535), Number] = Field(8000, description="Port, where the pod names none.")
     port_name: str = Field("http", description="Name of the container port to use when there are several.")
     node_env: str = Field("NODE_NAME", description="Environment variable that holds this node's name.")
     every: Duration = Field(15.0, description="How often the pods are listed.")
@@ -305,7 +305,7 @@ class Settings(Strict):
     @classmethod
     def _listen(cls, value: str) -> str:
         host, colon, port = value.rpartition(":")
-        if not colon or not host or not port.isdigit() or not 0 <= int(port) <= 65535:
+        if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
             raise ValueError(f"{value!r} is no HOST:PORT, for example 127.0.0.1:9877 or [::]:9877")
         return value
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final
+from decimal import Decimal
+from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator
 
@@ -50,7 +51,9 @@ def format_duration(seconds: float) -> str:
     """Shortest text that :func:`parse_duration` reads back: 60 -> ``60s``, 0.5 -> ``500ms``."""
     if seconds == int(seconds):
         return f"{int(seconds)}s"
-    return f"{seconds * 1000:g}ms"
+    texts = (f"{seconds * 1000:.{digits}g}ms" for digits in range(6, 17))
+    plain = (text for text in texts if "e" not in text and parse_duration(text) == seconds)
+    return next(plain, f"{Decimal(repr(seconds)):f}s")
 
 
 def parse_size(value: object) -> int:
@@ -71,5 +74,16 @@ def parse_size(value: object) -> int:
     return size
 
 
+def no_truth_value(value: Any) -> Any:
+    """The value itself; ``yes`` or ``true`` where a number belongs would otherwise be read as 1.
+
+    :raises ValueError: it is a truth value.
+    """
+    if isinstance(value, bool):
+        raise ValueError(f"{value!r} is a truth value, a number is wanted")
+    return value
+
+
 Duration = Annotated[float, BeforeValidator(parse_duration)]
 Size = Annotated[int, BeforeValidator(parse_size)]
+Number = BeforeValidator(no_truth_value)

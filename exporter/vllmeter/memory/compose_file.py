@@ -1,12 +1,13 @@
 """Reads a Compose file with vLLM services and writes a ``vllmeter.yaml`` for it.  Nothing is executed or fetched.
 
 Understood: command and entrypoint as string, list or folded scalar; environment as map or list; env_file; profiles;
-anchors, merge keys and ``x-`` blocks; ``extends`` within the file; ``${VAR}``, ``${VAR:-default}`` and ``$$``;
-ports in short and long form; ``vllm/vllm-openai`` images that are given arguments only.
+anchors, merge keys and ``x-`` blocks; ``extends`` within the file; ``${VAR}``, ``${VAR:-default}``, one within another,
+and ``$$``; ports in short and long form; ``vllm/vllm-openai`` images that are given arguments only.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -26,9 +27,10 @@ ReadText = Callable[[str], str | None]
 _VLLM_IMAGE: Final = re.compile(r"(?:^|/)(?:vllm-openai|vllm)(?:-[\w.]+)*(?::|@|$)")
 _ANY_ADDRESS: Final = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, never bound
 _SERVER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,62}")
-_VARIABLE: Final = re.compile(
-    r"\$(?:(?P<escaped>\$)|(?P<plain>[A-Za-z_]\w*)|\{(?P<braced>[A-Za-z_]\w*)(?:(?P<op>:?[-?+])(?P<rest>[^}]*))?\})"
-)
+_PLAIN: Final = re.compile(r"\$([A-Za-z_]\w*)", re.ASCII)
+_BRACED: Final = re.compile(r"\$\{([A-Za-z_]\w*)(?:\}|(:?[-?+]))", re.ASCII)
+_MOST_VALUES: Final = 100_000
+"""Values of the services with aliases and ``extends`` written out."""
 
 
 class ComposeError(ValueError):
@@ -39,7 +41,11 @@ class _Loader(yaml.SafeLoader):
     """SafeLoader that ignores Compose's own tags (``!reset``, ``!override``) and keeps 8080:80 a string."""
 
 
-def _untag(loader: _Loader, _suffix: str, node: yaml.Node) -> Any:
+class _FastLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """The same with libyaml, where PyYAML was built with it."""
+
+
+def _untag(loader: Any, _suffix: str, node: yaml.Node) -> Any:
     if isinstance(node, yaml.MappingNode):
         return loader.construct_mapping(node, deep=True)
     if isinstance(node, yaml.SequenceNode):
@@ -47,17 +53,27 @@ def _untag(loader: _Loader, _suffix: str, node: yaml.Node) -> Any:
     return loader.construct_scalar(node) if isinstance(node, yaml.ScalarNode) else None
 
 
-_Loader.add_multi_constructor("!", _untag)
-# YAML 1.1 reads 22:22 as a number in base 60; Compose does not
-_Loader.yaml_implicit_resolvers = {
-    first: [
-        (tag, pattern)
-        for tag, pattern in resolvers
-        if tag not in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:timestamp")
-    ]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?(?:0|[1-9][0-9]*)$"), list("-+0123456789"))
+_INT: Final = re.compile(r"[-+]?(?:0|[1-9][0-9]*)$")
+_BOOL: Final = re.compile(r"(?:true|True|TRUE|false|False|FALSE)$")
+_DIFFERENT: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:bool")
+for _kind in (_Loader, _FastLoader):
+    _kind.add_multi_constructor("!", _untag)
+    # YAML 1.1 reads 22:22 as a number in base 60, and `on` and `no` as truth values; Compose does not
+    _kind.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in _DIFFERENT]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    _kind.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"))
+    _kind.add_implicit_resolver("tag:yaml.org,2002:bool", _BOOL, list("tTfF"))
+_UNREADABLE: Final = (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What PyYAML raises for values that are not what their tag says: ``!!bool 5`` is a KeyError."""
+
+
+def _load(text: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_FastLoader)  # noqa: S506 - a SafeLoader without Compose's tags
+    except _UNREADABLE:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - it says better what is wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,28 +130,55 @@ class ComposeFile:
 class _Variables:
     values: Mapping[str, str]
     missing: dict[str, None] = field(default_factory=dict)
+    walked: int = 0
 
-    def expand(self, text: str) -> str:
-        def one(match: re.Match[str]) -> str:
-            if match.group("escaped"):
-                return "$"
-            name = match.group("plain") or match.group("braced")
-            value = self.values.get(name)
-            operator, rest = match.group("op") or "", match.group("rest") or ""
-            present = value is not None and (value != "" or not operator.startswith(":"))
-            if operator.endswith("-"):
-                return value if present and value is not None else self.expand(rest)
-            if operator.endswith("+"):
-                return self.expand(rest) if present else ""
-            if value is None:
-                self.missing[name] = None
-            return value or ""
+    def expand(self, text: str, depth: int = 0) -> str:
+        """The text with its variables replaced; what Compose would refuse (``${1}``) stays as it is."""
+        parts = []
+        at = 0
+        while (dollar := text.find("$", at)) >= 0:
+            parts.append(text[at:dollar])
+            end, value = self._one(text, dollar, depth)
+            parts.append(value)
+            at = end
+        return "".join((*parts, text[at:]))
 
-        return _VARIABLE.sub(one, text)
+    def _one(self, text: str, dollar: int, depth: int) -> tuple[int, str]:
+        """(end, value) of what begins at ``dollar``."""
+        if text.startswith("$$", dollar):
+            return dollar + 2, "$"
+        if match := _PLAIN.match(text, dollar):
+            return match.end(), self._given(match[1])
+        match = _BRACED.match(text, dollar)
+        if match is not None and match[2] is None:
+            return match.end(), self._given(match[1])
+        end = _closing(text, match.end()) if match is not None and depth < 30 else None
+        if match is None or end is None:
+            return dollar + 1, "$"
+        name, operator, rest = match[1], match[2], text[match.end() : end]
+        value = self.values.get(name)
+        present = value is not None and (value != "" or not operator.startswith(":"))
+        if operator.endswith("+"):
+            return end + 1, self.expand(rest, depth + 1) if present else ""
+        if value is not None and present:
+            return end + 1, value
+        if operator.endswith("-"):
+            return end + 1, self.expand(rest, depth + 1)
+        self.missing[name] = None
+        return end + 1, ""
+
+    def _given(self, name: str) -> str:
+        value = self.values.get(name)
+        if value is None:
+            self.missing[name] = None
+        return value or ""
 
     def walk(self, value: Any, depth: int = 0) -> Any:
+        self.walked += 1
         if depth > 30:
-            raise ComposeError("nested too deeply: is there an anchor that contains itself?")
+            raise ComposeError("services: nested too deeply: is there an anchor that contains itself?")
+        if self.walked > _MOST_VALUES:
+            raise ComposeError(f"services: more than {_MOST_VALUES} values; do aliases repeat one another?")
         if isinstance(value, str):
             return self.expand(value)
         if isinstance(value, list):
@@ -143,6 +186,22 @@ class _Variables:
         if isinstance(value, dict):
             return {key: self.walk(item, depth + 1) for key, item in value.items()}
         return value
+
+
+def _closing(text: str, start: int) -> int | None:
+    """Where the brace closes that was opened before ``start``; None when it does not."""
+    open_braces = 1
+    at = start
+    while at < len(text):
+        if text.startswith("${", at):
+            open_braces += 1
+            at += 1
+        elif text[at] == "}":
+            open_braces -= 1
+            if not open_braces:
+                return at
+        at += 1
+    return None
 
 
 def parse_env_file(text: str) -> dict[str, str]:
@@ -215,26 +274,44 @@ def _listed(value: Any) -> Sequence[Any]:
 def _published(service: Mapping[str, Any], port: int) -> tuple[str, int] | None:
     for item in _listed(service.get("ports")):
         if isinstance(item, dict):
-            if str(item.get("target")) == str(port) and item.get("published") is not None:
-                published = str(item["published"]).split("-", 1)[0]
-                if published.isdigit():
-                    return str(item.get("host_ip") or "127.0.0.1"), int(published)
+            tcp = str(item.get("protocol") or "tcp") == "tcp"
+            if tcp and str(item.get("target")) == str(port) and item.get("published") is not None:
+                published = _port(str(item["published"]).split("-", 1)[0])
+                address = str(item.get("host_ip") or "")
+                if published is not None and _is_address(address):
+                    return address or "127.0.0.1", published
             continue
-        text = str(item).split("/", 1)[0]
+        text, _, protocol = str(item).partition("/")
+        if protocol not in ("", "tcp"):
+            continue
         address = ""
         if text.startswith("["):
             address, _, text = text[1:].partition("]:")
         parts = text.split(":")
         if len(parts) == 3:
             address, parts = parts[0], parts[1:]
-        if len(parts) != 2:
+        if len(parts) != 2 or not _is_address(address):
             continue
-        host_range, container_range = ([int(p) for p in part.split("-") if p.isdigit()] for part in parts)
-        if not host_range or not container_range:
+        host_range, container_range = ([_port(p) for p in part.split("-")] for part in parts)
+        first, low, high = host_range[0], container_range[0], container_range[-1]
+        if first is None or low is None or high is None or None in host_range:
             continue
-        if container_range[0] <= port <= container_range[-1]:
-            return address or "127.0.0.1", host_range[0] + port - container_range[0]
+        if low <= port <= high and first + port - low <= 65535:
+            return address or "127.0.0.1", first + port - low
     return None
+
+
+def _is_address(text: str) -> bool:
+    """Whether a port can be published at it; empty means every address."""
+    try:
+        return not text or ("%" not in text and bool(ipaddress.ip_address(text)))
+    except ValueError:
+        return False
+
+
+def _port(text: str) -> int | None:
+    """None for what is no port."""
+    return int(text) if re.fullmatch(r"[0-9]{1,5}", text) and 0 < int(text) <= 65535 else None
 
 
 def _gpus(service: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -328,12 +405,12 @@ def read_compose(
     :raises ComposeError: it is no Compose file.
     """
     try:
-        data = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader without Compose's tags
+        data = _load(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
         raise ComposeError(f"{name}:{line}: not valid YAML: {error.problem or error.context}") from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except (*_UNREADABLE, RecursionError) as error:
         raise ComposeError(f"{name}:1: not valid YAML: {error}") from None
     services = data.get("services") if isinstance(data, dict) else None
     if not isinstance(services, dict):
@@ -346,7 +423,7 @@ def read_compose(
     exporters: list[tuple[str, bool]] = []
     for key in services:
         service_name = str(key)
-        if not re.search(r"[A-Za-z0-9]", service_name) or not service_name.isprintable():
+        if not re.fullmatch(r"[._-]*[A-Za-z0-9][A-Za-z0-9._-]*", service_name):
             raise ComposeError(f"{name}: services: {service_name!r} is no name that Compose takes")
         service = names.walk(_extended(services, key, notes))
         image = str(service.get("image") or "")
@@ -359,7 +436,8 @@ def read_compose(
         tag = image.rpartition(":")[2] if ":" in image.rpartition("/")[2] else ""
         version = tag.removeprefix("v") if parse_version(tag) else None
         deploy = service.get("deploy")
-        replicas = deploy.get("replicas", 1) if isinstance(deploy, dict) else 1
+        scale = service.get("scale")
+        replicas = _whole(deploy.get("replicas", scale) if isinstance(deploy, dict) else scale)
         found.append(
             ComposeServer(
                 service=service_name,
@@ -372,7 +450,7 @@ def read_compose(
                 profiles=tuple(str(profile) for profile in _listed(service.get("profiles"))),
                 gpus=_gpus(service, environment),
                 waits_for=_waits(service),
-                replicas=replicas if isinstance(replicas, int) else 1,
+                replicas=1 if replicas is None else replicas,
                 multiproc_place=_mounted(service, environment.get("PROMETHEUS_MULTIPROC_DIR", "")) or service_name,
             )
         )
@@ -405,6 +483,13 @@ def read_compose(
                 )
             )
     return ComposeFile(tuple(found), title, tuple(notes), tuple(findings), tuple(names.missing))
+
+
+def _whole(value: Any) -> int | None:
+    """A whole number, also as the text that a variable leaves; None for anything else."""
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,6}", value):
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _is_exporter(service: Mapping[str, Any], image: str, active: Sequence[str]) -> bool:
@@ -603,7 +688,7 @@ def render_config(blocks: Sequence[ServerBlock], *, source: str, findings: Seque
         entry.append(f"    url: {block.url}" + (f"  # {block.url_note}" if block.url_note else ""))
         if block.fraction is not None:
             entry.append(
-                f"    budget: {{fraction: {block.fraction:g}}}"
+                f"    budget: {{fraction: {block.fraction:.15g}}}"
                 + (f"  # {block.budget_note}" if block.budget_note else "")
             )
         elif block.budget_note:

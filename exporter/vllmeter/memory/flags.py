@@ -100,6 +100,11 @@ _KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
 _CANONICAL: Final[Mapping[str, str]] = MappingProxyType(
     {name: names[0] for names, _ in serve_flags.OPTIONS for name in names}
 )
+_SIZES: Final = frozenset(
+    names[0].removeprefix("--").replace("-", "_") for names, kind in serve_flags.OPTIONS if kind == "size"
+)
+_DEEPEST: Final = 50
+"""Parts of a dotted option, and levels of the JSON that they make up."""
 _NEGATIVE_NUMBER: Final = re.compile(r"-\d+|-\d*\.\d+")
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
 _DECIMAL: Final = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -118,6 +123,8 @@ def human_readable_int(text: str) -> int:
     match = _SIZE.fullmatch(text)
     if match is not None:
         number, suffix = match.groups()
+        if len(number) > 30:
+            raise ValueError(f"a number of {len(number)} digits is no size")
         if suffix in _DECIMAL:
             return int(float(number) * _DECIMAL[suffix])
         if "." in number:
@@ -132,6 +139,13 @@ def human_readable_int(text: str) -> int:
         unit = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KkMmGgTt])i?[Bb]", text)
         hint = f"; write {unit.group(1)}{unit.group(2).upper()} (binary)" if unit else ""
         raise ValueError(f"{text!r} is not an integer as vLLM reads it (2g = 2e9, 2G = 2^31){hint}") from None
+
+
+def _port(text: str | None) -> int | None:
+    """None for what is no port that a server can be reached at."""
+    if text is None or not re.fullmatch(r"\s*[0-9]{1,5}\s*", text) or not 0 < int(text) <= 65535:
+        return None
+    return int(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +211,7 @@ class ServeCommand:
         try:
             if name == "max_model_len" and text.strip().lower() in ("-1", "auto"):
                 return -1
-            return human_readable_int(text)
+            return human_readable_int(text) if name in _SIZES else int(text)
         except ValueError:
             return None
 
@@ -208,7 +222,7 @@ class ServeCommand:
             return {}
         try:
             value = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
         return value if isinstance(value, dict) else {}
 
@@ -222,8 +236,8 @@ class ServeCommand:
 
     @property
     def port(self) -> int:
-        """``--port``; vLLM's default is 8000."""
-        return self.integer("port") or 8000
+        """``--port``; vLLM's default is 8000.  That is also the answer where a problem says that it is no port."""
+        return _port(self.text("port")) or 8000
 
     @property
     def fraction(self) -> float | None:
@@ -409,17 +423,20 @@ def config_file_arguments(values: Mapping[str, Any]) -> list[str]:
                 arguments.append(option)
                 arguments.extend(str(item) for item in value)
         elif isinstance(value, dict):
-            arguments += [option, json.dumps(value)]
+            try:
+                arguments += [option, json.dumps(value, default=str)]
+            except (TypeError, ValueError, RecursionError):  # keys or loops that only YAML knows
+                arguments += [option, str(value)]
         else:
             arguments += [option, str(value)]
     return arguments
 
 
-def _merge(target: dict[str, Any], update: Mapping[str, Any]) -> None:
+def _merge(target: dict[str, Any], update: Mapping[str, Any], depth: int = 0) -> None:
     for key, value in update.items():
         current = target.get(key)
-        if isinstance(value, dict) and isinstance(current, dict):
-            _merge(current, value)
+        if isinstance(value, dict) and isinstance(current, dict) and depth < _DEEPEST:
+            _merge(current, value, depth + 1)
         elif isinstance(value, list) and isinstance(current, list):
             target[key] = [*current, *value]
         else:
@@ -429,6 +446,8 @@ def _merge(target: dict[str, Any], update: Mapping[str, Any]) -> None:
 def _json_value(text: str) -> Any:
     try:
         return json.loads(text)
+    except RecursionError:
+        return text
     except ValueError:
         try:
             return human_readable_int(text)
@@ -533,6 +552,9 @@ def parse_arguments(
                     index += 1
                 value_any: Any = inline.split(",") if path.endswith("+") else _json_value(inline)
                 path = path.removesuffix("+")
+                if path.count(".") >= _DEEPEST:
+                    problems.append(FlagProblem("value", name[:80], f"{name[:80]}… has more than {_DEEPEST} parts"))
+                    continue
                 for part in reversed(path.split(".")):
                     value_any = {part: value_any}
                 _merge(nested.setdefault(key, {}), value_any)
@@ -576,7 +598,17 @@ def parse_arguments(
     take(words, 1)
     for key, tree in nested.items():
         # vLLM appends the dotted ones as one more JSON argument, and the last argument wins
-        options[key] = json.dumps(tree, sort_keys=True)
+        try:
+            options[key] = json.dumps(tree, sort_keys=True)
+        except RecursionError:
+            problems.append(FlagProblem("value", key, f"the value of {key} is nested too deeply"))
+    port = options.get("port")
+    if isinstance(port, str) and _port(port) is None:
+        problems.append(
+            FlagProblem(
+                "value", "--port", f"{port[:40]!r} is no port from 1 to 65535: where the server listens is not known"
+            )
+        )
     fraction = options.get("gpu_memory_utilization")
     if isinstance(fraction, str):
         try:

@@ -134,21 +134,28 @@ _NEEDLE: Final = re.compile(
 )
 
 
-def _number(text: str) -> float:
-    return float(text.replace(",", ""))
+_DIGITS: Final = 18
+"""Digits before the point that a figure can have; more are a damaged line, and the figure counts as not logged."""
 
 
-def _gib(text: str) -> int:
-    return round(_number(text) * GIB)
+def _number(text: str) -> float | None:
+    plain = text.replace(",", "")
+    return float(plain) if len(plain.split(".", 1)[0]) <= _DIGITS else None
+
+
+def _gib(text: str) -> int | None:
+    value = _number(text)
+    return None if value is None else round(value * GIB)
 
 
 def _total(text: str) -> int | None:
     """Bytes of a card; a card without memory is a damaged line."""
-    return max(_gib(text), 0) or None
+    return max(_gib(text) or 0, 0) or None
 
 
-def _int(text: str) -> int:
-    return int(text.replace(",", "").split(".", 1)[0])
+def _int(text: str) -> int | None:
+    plain = text.replace(",", "").split(".", 1)[0]
+    return int(plain) if len(plain) <= _DIGITS else None
 
 
 _NOISE: Final = frozenset({"VLLM_BUILD_COMMIT", "VLLM_BUILD_PIPELINE", "VLLM_BUILD_URL", "VLLM_IMAGE_TAG"})
@@ -172,6 +179,7 @@ def _rule(pattern: str, **fields: Callable[[str], Any]) -> _Rule:
     return _Rule(re.compile(pattern), start=names)
 
 
+# A gap has a limit: without one, a hostile line of 64 KiB that only repeats the beginning takes seconds.
 _RULES: Final[tuple[_Rule, ...]] = (
     # weights: 0.4-0.7, 0.8.0, 0.8.5-0.11 (and model runner V2 to 0.27), 0.12 and later
     _rule(rf"Loading model weights took {_N} ?(?:GB|GiB)", weights=_gib),
@@ -188,10 +196,10 @@ _RULES: Final[tuple[_Rule, ...]] = (
     _rule(rf"PyTorch activation peak memory takes {_N} ?GiB", activation_peak=_gib),
     _rule(rf"the rest of the memory reserved for KV Cache is {_N} ?GiB", kv_available=_gib),
     # V0, 0.6.4
-    _rule(rf"Memory profiling results: .*?\btotal_gpu_memory={_N} ?GiB", cuda_total=_total),
-    _rule(rf"Memory profiling results: .*?\bnon_torch_memory={_N} ?GiB", non_torch=_gib),
-    _rule(rf"Memory profiling results: .*?\bkv_cache_size={_N} ?GiB", kv_available=_gib),
-    _rule(rf"Memory profiling results: .*?\bgpu_memory_utilization={_N}", fraction=_number),
+    _rule(rf"Memory profiling results: .{{0,400}}?\btotal_gpu_memory={_N} ?GiB", cuda_total=_total),
+    _rule(rf"Memory profiling results: .{{0,400}}?\bnon_torch_memory={_N} ?GiB", non_torch=_gib),
+    _rule(rf"Memory profiling results: .{{0,400}}?\bkv_cache_size={_N} ?GiB", kv_available=_gib),
+    _rule(rf"Memory profiling results: .{{0,400}}?\bgpu_memory_utilization={_N}", fraction=_number),
     # V1 at level DEBUG, 0.10-0.26
     _rule(rf"torch peak memory increase: {_N} ?GiB", activation_peak=_gib),
     _rule(rf"non-torch forward increase memory: {_N} ?GiB", non_torch=_gib),
@@ -216,9 +224,9 @@ _RULES: Final[tuple[_Rule, ...]] = (
     _rule(rf"on startup\. Desired GPU memory utilization is \({_N}, {_N} GiB\)", fraction=_number, requested=_gib),
     _rule(rf"Actual usage is {_N} GiB for weight", weights=_gib),
     _rule(rf"Actual usage is {_N} GiB for consumed memory", consumed=_gib),
-    _rule(rf"Actual usage is .*?{_N} GiB for peak activation", activation_peak=_gib),
-    _rule(rf"Actual usage is .*?{_N} GiB for non-torch memory", non_torch=_gib),
-    _rule(rf"Actual usage is .*?{_N} GiB for CUDAGraph memory", graphs_actual=_gib),
+    _rule(rf"Actual usage is .{{0,400}}?{_N} GiB for peak activation", activation_peak=_gib),
+    _rule(rf"Actual usage is .{{0,400}}?{_N} GiB for non-torch memory", non_torch=_gib),
+    _rule(rf"Actual usage is .{{0,400}}?{_N} GiB for CUDAGraph memory", graphs_actual=_gib),
     _rule(rf"Current kv cache memory in use is {_N} GiB", kv_available=_gib),
     # others
     _rule(rf"CuMemAllocator: sleep freed {_N} GiB", sleep_freed=_gib),
@@ -237,8 +245,8 @@ _OVERRIDE: Final = re.compile(r"Overriding num_gpu_blocks=(\d+) with num_gpu_blo
 _ENVIRONMENT: Final = re.compile(r"Unknown vLLM environment variable detected: (\w+)")
 _ENGINE: Final = re.compile(r"Initializing an? (V1 )?LLM engine \(v([^)\s]+)\) with config: ?(.*)")
 _API_VERSION: Final = re.compile(r"vLLM API server version (\S+)|[█▀▄]\s+version (\d\S*)")
-_ARGUMENTS: Final = re.compile(r"non-default args: (\{.*\})")
-_NAMESPACE: Final = re.compile(r"\bargs: Namespace\((.*)\)\s*$")
+_ARGUMENTS: Final = re.compile(r"non-default args: (?=\{)")
+_NAMESPACE: Final = re.compile(r"\bargs: Namespace\(")
 _TASKS: Final = re.compile(r"Supported[ _]tasks: (\[[^\]]*\])")
 
 _FAILURES: Final[tuple[tuple[re.Pattern[str], str, str, str], ...]] = (
@@ -366,18 +374,18 @@ class StartupLog:
         if match := _API_VERSION.search(line):
             self._mark("version")
             self._set(version=match.group(1) or match.group(2))
-        elif match := _ARGUMENTS.search(line):
+        elif (match := _ARGUMENTS.search(line)) and (end := line.rfind("}")) > match.end():
             self._mark("arguments")
             try:
-                arguments = ast.literal_eval(match.group(1))
-            except (ValueError, SyntaxError, MemoryError, RecursionError):
+                arguments = ast.literal_eval(line[match.end() : end + 1])
+            except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
                 arguments = {}
             if isinstance(arguments, dict):
                 kept = {str(key): value for key, value in arguments.items() if key not in _SECRETS}
                 self._set(arguments=MappingProxyType(kept))
                 if arguments.get("runner") == "pooling":
                     self._set(pooling=True)
-        elif _NAMESPACE.search(line):
+        elif line.rstrip().endswith(")") and _NAMESPACE.search(line):
             self._mark("arguments")
         elif match := _ENGINE.search(line):
             # data-parallel engines log one each before the server is ready
@@ -394,7 +402,7 @@ class StartupLog:
 
         def whole(pattern: str) -> int | None:
             value = find(pattern)
-            return int(value) if value else None
+            return _int(value) if value else None
 
         quantization = find(r"\bquantization=(\w+)")
         eager = find(r"\benforce_eager=(True|False)")
@@ -423,7 +431,7 @@ class StartupLog:
         name, rank, pid = prefixes[-1] if prefixes else ("", "", "")
         if self.facts.number == 0:
             self._reset()
-        key = (name, int(pid) if pid else None)
+        key = (name, _int(pid) if pid else None)
         workers = list(self.facts.workers)
         for index, worker in enumerate(workers):
             if (worker.name, worker.pid) == key:
@@ -436,8 +444,8 @@ class StartupLog:
                 WorkerFacts(
                     name=name,
                     pid=key[1],
-                    rank=int(rank) if rank else int(tp.group(1)) if tp else None,
-                    dp_rank=int(dp.group(1)) if dp else None,
+                    rank=_int(rank) if rank else _int(tp.group(1)) if tp else None,
+                    dp_rank=_int(dp.group(1)) if dp else None,
                     **values,
                 )
             )
@@ -459,11 +467,14 @@ class StartupLog:
             prefixes = _PREFIX.findall(line[:512])
             engine = next((name for name, _, _ in prefixes if name.startswith("EngineCore")), "")
             tokens = _int(match.group(2))
-            known = dict(self.facts.kv_tokens)
-            known[engine] = min(tokens, known.get(engine, tokens))
-            self._set(kv_tokens=MappingProxyType(known), kv_device=match.group(1))
+            if tokens is not None and tokens >= 0:
+                known = dict(self.facts.kv_tokens)
+                known[engine] = min(tokens, known.get(engine, tokens))
+                self._set(kv_tokens=MappingProxyType(known), kv_device=match.group(1))
         if match := _OVERRIDE.search(line):
-            self._set(blocks_override=(int(match.group(1)), int(match.group(2))))
+            fitted, ordered = _int(match.group(1)), _int(match.group(2))
+            if fitted is not None and ordered is not None:
+                self._set(blocks_override=(fitted, ordered))
 
     def _events(self, line: str) -> None:
         if match := _SLEEP.search(line):

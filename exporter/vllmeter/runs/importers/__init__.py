@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from vllmeter.runs.importers import aiperf, guidellm, k6, locust, vllm_bench
+from vllmeter.runs.importers.checking import DAMAGED, checked
 from vllmeter.runs.importers.reading import ResultFile, open_result
 from vllmeter.runs.results import ClientResult
 
-__all__ = ["IMPORTERS", "Importer", "read_result"]
+__all__ = ["IMPORTERS", "Importer", "read_file", "read_result"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +47,17 @@ def read_result(path: Path) -> tuple[ClientResult, ...]:
 
     Raises :class:`~vllmeter.runs.results.ResultFileError` that names the file, the line or field, and the remedy.
     """
-    file = open_result(path)
+    return read_file(open_result(path))
+
+
+def read_file(file: ResultFile) -> tuple[ClientResult, ...]:
+    """All benchmarks in the text of a result file; what :func:`read_result` does after it has read it."""
     for importer in IMPORTERS:
         if importer.recognises(file):
-            return importer.read(file)
+            try:
+                return checked(file, importer.read(file))
+            except OverflowError:
+                raise file.fail("", "holds numbers larger than any that a tool writes", DAMAGED) from None
     known = "; ".join(importer.name for importer in IMPORTERS if importer.name != "locust failures CSV")
     raise file.fail(
         "line 1",

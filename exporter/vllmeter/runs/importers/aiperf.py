@@ -6,12 +6,11 @@ Every value carries its unit; units that are not known here are an error, never 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Final
 
-from vllmeter.runs.importers.reading import Node, ResultFile, Row, parse_csv, parse_json
+from vllmeter.runs.importers.reading import Node, ResultFile, Row, decode, parse_csv, parse_json, percentile
 from vllmeter.runs.results import ClientResult, RequestRecord, Summary
 
 NAME: Final = "aiperf"
@@ -117,9 +116,9 @@ def _summary(node: Node, scale: float) -> Summary:
         return None if value is None else value * scale
 
     percentiles = {
-        int(key[1:]) / 100: value
+        share: value
         for key in node.value
-        if re.fullmatch(r"p\d+", key) and (value := seconds(key)) is not None
+        if key.startswith("p") and (share := percentile(key[1:])) is not None and (value := seconds(key)) is not None
     }
     return Summary(
         mean=seconds("avg"),
@@ -138,14 +137,7 @@ def read_records(file: ResultFile) -> tuple[ClientResult, ...]:
     for number, line in enumerate(file.text.splitlines(), start=1):
         if not line.strip():
             continue
-        try:
-            found = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise file.fail(
-                f"line {number}, column {error.colno}",
-                f"not valid JSON ({error.msg})",
-                "The file may be cut off: let aiperf finish, then import it again",
-            ) from None
+        found = decode(file, line, number, "The file may be cut off: let aiperf finish, then import it again")
         node = Node(file, found if isinstance(found, dict) else {}, f"line {number}")
         metadata, metrics = node.node("metadata"), node.node("metrics")
         if metadata is None or metrics is None:
@@ -281,9 +273,11 @@ def _csv_summary(row: Row, scale: float) -> Summary:
         return None if value is None else value * scale
 
     percentiles = {
-        int(column[1:]) / 100: value
+        share: value
         for column in row.cells
-        if re.fullmatch(r"p\d+", column) and (value := seconds(column)) is not None
+        if column.startswith("p")
+        and (share := percentile(column[1:])) is not None
+        and (value := seconds(column)) is not None
     }
     return Summary(
         mean=seconds("avg"),

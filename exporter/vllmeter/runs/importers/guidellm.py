@@ -6,6 +6,7 @@ guidellm's ``time_per_output_token_ms`` divides the whole latency by all tokens,
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from vllmeter.runs.importers.reading import Node, ResultFile, parse_json
@@ -119,9 +120,9 @@ def _summary(node: Node, scale: float) -> Summary | None:
     if table:
         for key in table.value:
             value = seconds(key, table)
-            if value is not None and key[1:].isdigit():
+            if value is not None and re.fullmatch(r"p[0-9]{1,9}", key):
                 # p50 = 0.5, p95 = 0.95, p001 = 0.001, p999 = 0.999
-                percentiles[float(f"0.{key[1:]}")] = value
+                percentiles[1.0 if key == "p100" else float(f"0.{key[1:]}")] = value
     return Summary(
         mean=seconds("mean"),
         deviation=seconds("std_dev"),

@@ -8,17 +8,16 @@ headers, which vLLM sends before the first token, so it is *not* TTFT.  TTFT nee
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from vllmeter.runs.importers.reading import Node, ResultFile, parse_json
+from vllmeter.runs.importers.reading import Node, ResultFile, decode, parse_json, percentile
 from vllmeter.runs.results import ClientResult, RequestRecord, Summary
 
 NAME: Final = "k6"
-_PERCENTILE: Final = re.compile(r"p\((\d+(?:\.\d+)?)\)")
+_PERCENTILE: Final = re.compile(r"p\((.+)\)")
 
 
 def recognises_summary(file: ResultFile) -> bool:
@@ -58,10 +57,13 @@ def _scale(metric: str, contains: str | None, notes: list[str]) -> float:
     return 1e-3
 
 
-def _plausible(file: ResultFile, summaries: Mapping[str, Summary]) -> None:
-    """A mean TTFT above the mean end-to-end latency means a wrong unit: refuse rather than import a wrong number."""
+def _plausible(file: ResultFile, summaries: Mapping[str, Summary], *, stretch: float = 1.0) -> None:
+    """A mean TTFT above the mean end-to-end latency means a wrong unit: refuse rather than import a wrong number.
+
+    ``stretch``: how much longer than said the answered requests may have taken.
+    """
     ttft, e2e = summaries.get("ttft"), summaries.get("e2e")
-    if ttft and e2e and ttft.mean is not None and e2e.mean is not None and ttft.mean > 1.05 * e2e.mean:
+    if ttft and e2e and ttft.mean is not None and e2e.mean is not None and ttft.mean > 1.05 * stretch * e2e.mean:
         raise file.fail(
             "trend for TTFT",
             f"has a mean of {ttft.mean:.3g} s, above the mean http_req_duration of {e2e.mean:.3g} s",
@@ -84,7 +86,6 @@ def read_summary(file: ResultFile) -> tuple[ClientResult, ...]:
         # handleSummary data nests the numbers in "values", --summary-export does not
         values = node.node("values") or node
         summaries[meaning] = _summary(values, _scale(name, node.text("contains"), notes))
-    _plausible(file, summaries)
     requests = metrics.node("http_reqs")
     requests = (requests.node("values") or requests) if requests else None
     failed_node = metrics.node("http_req_failed")
@@ -92,6 +93,13 @@ def read_summary(file: ResultFile) -> tuple[ClientResult, ...]:
     total = requests.integer("count") if requests else None
     # http_req_failed is a Rate of failures: its "passes" are the requests that failed
     failed = failed_node.integer("passes") if failed_node else None
+    answered = metrics.node("http_req_duration{expected_response:true}")
+    if answered is not None:
+        e2e = _summary(answered.node("values") or answered, 1e-3)
+        _plausible(file, {**summaries, "e2e": e2e})
+    elif total is None or failed is None or total > failed:
+        # Failures that end at once pull the mean of all requests down, at most as far as if they had taken no time
+        _plausible(file, summaries, stretch=total / (total - failed) if total and failed else 1.0)
     rate = requests.number("rate") if requests else None
     state = root.node("state")
     duration = state.number("testRunDurationMs") if state else None
@@ -125,9 +133,11 @@ def _summary(node: Node, scale: float) -> Summary:
         return None if value is None else value * scale
 
     percentiles = {
-        round(float(match[1]) / 100, 6): value
+        share: value
         for key in node.value
-        if (match := _PERCENTILE.fullmatch(key)) and (value := seconds(key)) is not None
+        if (match := _PERCENTILE.fullmatch(key))
+        and (share := percentile(match[1])) is not None
+        and (value := seconds(key)) is not None
     }
     median = seconds("med")
     if median is not None:
@@ -150,14 +160,8 @@ def read_points(file: ResultFile) -> tuple[ClientResult, ...]:
     for number, line in enumerate(file.text.splitlines(), start=1):
         if not line.strip():
             continue
-        try:
-            found = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise file.fail(
-                f"line {number}, column {error.colno}",
-                f"not valid JSON ({error.msg})",
-                "k6 may have been killed while writing: delete the cut last line, then import again",
-            ) from None
+        remedy = "k6 may have been killed while writing: delete the cut last line, then import again"
+        found = decode(file, line, number, remedy)
         node = Node(file, found if isinstance(found, dict) else {}, f"line {number}")
         metric, data = node.text("metric"), node.node("data")
         if metric is None or data is None:
@@ -188,7 +192,8 @@ def read_points(file: ResultFile) -> tuple[ClientResult, ...]:
     if not scaled:
         raise file.fail("", "holds no http_req_duration and no TTFT trend", "Run a script that sends requests")
     records = _records(scaled, notes)
-    _plausible(file, {key: Summary(mean=sum(v for _, v, _ in each) / len(each)) for key, each in scaled.items()})
+    answered = {key: [value for _, value, tags in each if _expected(tags)] for key, each in scaled.items()}
+    _plausible(file, {key: Summary(mean=sum(each) / len(each)) for key, each in answered.items() if each})
     every = [when for each in scaled.values() for when, _, _ in each]
     starts = [each.started for each in records if each.started is not None]
     duration = max(every) - min(starts) if starts else None
@@ -214,12 +219,17 @@ def _when(file: ResultFile, number: int, data: Node) -> float:
     trimmed = re.sub(r"\.(\d{1,5})(?=[+-])", lambda m: "." + m[1].ljust(6, "0"), trimmed)
     try:
         return datetime.fromisoformat(trimmed).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         raise file.fail(
             f"line {number}, field data.time",
             f"is no time stamp: {text[:40]!r}",
             "Write it with k6 run --out json=FILE",
         ) from None
+
+
+def _expected(tags: Mapping[str, Any]) -> bool:
+    """Whether the answer was one that the script expected; custom points do not say."""
+    return str(tags.get("expected_response", "true")) != "false"
 
 
 def _records(
@@ -231,12 +241,12 @@ def _records(
     paired one to one in order only when there are equally many, else kept as records of their own.
     """
     e2e, ttft = points.get("e2e", []), points.get("ttft", [])
-    good = [point for point in e2e if str(point[2].get("expected_response", "true")) != "false"]
+    good = [point for point in e2e if _expected(point[2])]
     if e2e and ttft and len(ttft) == len(good):
         records = []
         pairs = iter(ttft)
         for when, value, tags in e2e:
-            if str(tags.get("expected_response", "true")) == "false":
+            if not _expected(tags):
                 records.append(RequestRecord(started=when - value, ok=False, error=f"status {tags.get('status', '?')}"))
                 continue
             records.append(RequestRecord(started=when - value, e2e=value, ttft=next(pairs)[1]))
@@ -261,7 +271,7 @@ def _records(
         sorted(
             (
                 RequestRecord(started=when - value, e2e=value)
-                if str(tags.get("expected_response", "true")) != "false"
+                if _expected(tags)
                 else RequestRecord(started=when - value, ok=False, error=f"status {tags.get('status', '?')}")
                 for when, value, tags in e2e
             ),

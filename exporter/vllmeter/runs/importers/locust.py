@@ -7,10 +7,9 @@ therefore no end-to-end latency and is left out.
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
-from vllmeter.runs.importers.reading import ResultFile, Row, parse_csv
+from vllmeter.runs.importers.reading import ResultFile, Row, parse_csv, percentile
 from vllmeter.runs.results import ClientResult, Summary
 
 NAME: Final = "locust"
@@ -91,7 +90,12 @@ def _result(file: ResultFile, rows: list[Row], requests: str, failures: str, pre
             found_http = True
             http.append((count, summary))
             total += count
-            failed += row.number(failures) or 0.0
+            missed = row.number(failures)
+            if missed is None:
+                raise file.fail(
+                    f"line {row.line}, column {failures!r}", "is missing", "Export it again with locust --csv"
+                )
+            failed += missed
             per_second = row.number("Requests/s") if not prefix else None
             if per_second is not None:
                 rate = (rate or 0.0) + per_second
@@ -135,10 +139,10 @@ def _summary(row: Row, prefix: str) -> Summary:
     percentiles: dict[float, float] = {}
     if not prefix:
         for column in row.cells:
-            match = re.fullmatch(r"(\d+(?:\.\d+)?)%", column)
-            value = seconds(column) if match else None
-            if match and value is not None and float(match[1]) < 100:
-                percentiles[round(float(match[1]) / 100, 6)] = value
+            share = percentile(column[:-1]) if column.endswith("%") else None
+            value = seconds(column) if share is not None and share < 1 else None
+            if share is not None and value is not None:
+                percentiles[share] = value
     else:
         median = seconds("Total Median Response Time")
         if median is not None:

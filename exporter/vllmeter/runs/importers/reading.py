@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,16 +82,32 @@ def is_finite(value: object) -> bool:
         return False
 
 
+_CUT_OFF: Final = "The file may be cut off: let the tool finish, then import it again"
+
+
+def percentile(text: str) -> float | None:
+    """0.99 from ``99``, 0.999 from ``99.9``; None for what is no percentage from 0 to 100."""
+    if not re.fullmatch(r"[0-9]{1,3}(?:\.[0-9]{1,9})?", text) or float(text) > 100:
+        return None
+    return round(float(text) / 100, 9)
+
+
 def parse_json(file: ResultFile) -> Any:
     """The file as one JSON value; the error names line and column."""
+    return decode(file, file.text, None, _CUT_OFF)
+
+
+def decode(file: ResultFile, text: str, line: int | None, remedy: str) -> Any:
+    """One JSON value: the whole file, or its ``line``; the error names the place."""
     try:
-        return json.loads(file.text)
+        return json.loads(text)
     except json.JSONDecodeError as error:
-        raise file.fail(
-            f"line {error.lineno}, column {error.colno}",
-            f"not valid JSON ({error.msg})",
-            "The file may be cut off: let the tool finish, then import it again",
-        ) from None
+        place = f"line {line or error.lineno}, column {error.colno}"
+        raise file.fail(place, f"not valid JSON ({error.msg})", remedy) from None
+    except (RecursionError, ValueError):
+        # Python reads no whole number of more than 4300 digits, and no nesting without end
+        place = f"line {line}" if line else ""
+        raise file.fail(place, "holds a number or a nesting that no tool writes", remedy) from None
 
 
 class Node:

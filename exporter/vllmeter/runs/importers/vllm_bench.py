@@ -6,11 +6,10 @@ With ``--append-result`` the file holds one object per line.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Final
 
-from vllmeter.runs.importers.reading import Node, ResultFile, is_finite, parse_json
+from vllmeter.runs.importers.reading import Node, ResultFile, decode, is_finite, parse_json, percentile
 from vllmeter.runs.results import ClientResult, RequestRecord, Summary
 
 NAME: Final = "vllm bench serve"
@@ -39,14 +38,7 @@ def read(file: ResultFile) -> tuple[ClientResult, ...]:
     if len(lines) > 1 and all(line.lstrip().startswith("{") and line.rstrip().endswith("}") for line in lines):
         results = []
         for number, line in enumerate(lines, start=1):
-            try:
-                found = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise file.fail(
-                    f"line {number}, column {error.colno}",
-                    f"not valid JSON ({error.msg})",
-                    "Remove the broken line or run the benchmark again",
-                ) from None
+            found = decode(file, line, number, "Remove the broken line or run the benchmark again")
             results.append(_result(Node(file, found, f"line {number}")))
         return tuple(results)
     return (_result(Node(file, parse_json(file))),)
@@ -58,10 +50,11 @@ def _result(node: Node) -> ClientResult:
     for theirs, ours in _LATENCIES.items():
         percentiles = {}
         for key in node.value:
-            match = re.fullmatch(rf"p([0-9.]+)_{theirs}_ms", key)
-            value = node.number(key) if match else None
-            if match and value is not None:
-                percentiles[round(float(match[1]) / 100, 6)] = value / 1000
+            match = re.fullmatch(rf"p(.+)_{theirs}_ms", key)
+            share = percentile(match[1]) if match else None
+            value = node.number(key) if share is not None else None
+            if share is not None and value is not None:
+                percentiles[share] = value / 1000
         median = node.number(f"median_{theirs}_ms")
         if median is not None:
             percentiles.setdefault(0.5, median / 1000)
