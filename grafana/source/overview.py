@@ -273,11 +273,15 @@ def _load() -> list[list[Item]]:
         [
             series(
                 "Tokens computed per second",
-                "Prompt tokens that were really computed (not cached) plus generated tokens: the work on the card.",
-                [Query(f"{computed} + {rate('generation_tokens_total')} or {computed}", LEGEND)],
+                "Prompt tokens that were really computed (not cached) plus generated tokens: the work on the card. Dashed: the generated ones.",
+                [
+                    Query(f"{computed} + {rate('generation_tokens_total')} or {computed}", LEGEND),
+                    Query(rate("generation_tokens_total"), LEGEND + " generated"),
+                ],
                 unit="short",
                 no_data="vLLM before 0.16 does not split prompt tokens by source.",
                 height=7,
+                looks=(Look("/ generated$/", dashed=True),),
             ),
             itl_mean(height=7),
             contention(height=7),

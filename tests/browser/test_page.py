@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -293,6 +294,113 @@ def test_pause_zoom_and_the_summary_of_a_picked_window(world: World, watched: Wa
     until(page, "() => vllmeter.fixed === null && document.getElementById('summary').hidden")
 
 
+def test_pause_holds_the_figures_too_and_says_since_when(tmp_path: Path, watched: Watched) -> None:
+    """A number can be read and copied in peace; what breaks meanwhile is said, and going on shows the present."""
+    server = OneServer()
+    exporter = Exporter(
+        tmp_path, f"servers: [{{name: one, url: 'http://127.0.0.1:{server.port}'}}]\nnvml: {{enabled: false}}\n"
+    )
+    raw = "() => document.querySelector('dd[data-v=running]').dataset.raw"
+    try:
+        server.running = 3
+        page = watched.open(exporter.url)
+        until(page, f"() => ({raw})() === '3'")
+        page.keyboard.press("Space")
+        until(page, "() => !document.getElementById('standing').hidden")
+        server.running = 7
+        until(page, "() => vllmeter.store.servers.get('one').now.running === 7")
+        page.wait_for_timeout(700)
+        assert page.evaluate(raw) == "3"
+        assert page.locator("[data-v='queue.0']").inner_text() == "3"
+        assert page.evaluate("() => document.getElementById('standing').textContent").startswith("❚❚ figures of")
+        server.close()
+        until(page, "() => document.getElementById('standing').textContent.includes('1 server got a problem')")
+        assert page.title() == "(1) vllmeter"
+        assert "one: gone" in page.locator("#said").inner_text()
+        assert page.evaluate(raw) == "3"
+        page.keyboard.press("Space")
+        until(page, f"() => ({raw})() !== '3' && document.getElementById('standing').hidden")
+        assert page.locator("dd[data-v=running]").inner_text() == "–"
+    finally:
+        watched.close()
+        exporter.stop()
+
+
+def test_a_selected_number_stays_while_it_is_copied(tmp_path: Path, watched: Watched) -> None:
+    """Text under the selection is not written over; after it, the newest value is there at once."""
+    server = OneServer()
+    exporter = Exporter(
+        tmp_path, f"servers: [{{name: one, url: 'http://127.0.0.1:{server.port}'}}]\nnvml: {{enabled: false}}\n"
+    )
+    try:
+        server.running = 41
+        page = watched.open(exporter.url)
+        until(page, "() => document.querySelector('dd[data-v=running]').textContent === '41'")
+        page.evaluate("() => getSelection().selectAllChildren(document.querySelector('dd[data-v=running]'))")
+        server.running = 42
+        until(page, "() => vllmeter.store.servers.get('one').now.running === 42")
+        page.wait_for_timeout(700)
+        assert page.evaluate("() => getSelection().toString()") == "41"
+        page.evaluate("() => getSelection().removeAllRanges()")
+        until(page, "() => document.querySelector('dd[data-v=running]').textContent === '42'")
+    finally:
+        watched.close()
+        exporter.stop()
+        server.close()
+
+
+LONG = "a-long-name-" * 5 + "end"
+"""As long as the configuration allows."""
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (750, 450), (1500, 1000)])
+def test_long_names_and_zoom_fit(tmp_path: Path, watched: Watched, width: int, height: int) -> None:
+    """A name of 63 letters makes nothing wider than the screen; at 200 % zoom the head scrolls away with the page."""
+    server = OneServer(model="m" * 120)
+    exporter = Exporter(
+        tmp_path,
+        f"servers: [{{name: {LONG}, url: 'http://127.0.0.1:{server.port}'}}]\nnvml: {{enabled: false}}\n",
+    )
+    try:
+        page = watched.open(exporter.url, viewport={"width": width, "height": height})
+        until(page, "() => document.querySelector('.card .model').textContent.includes('mmm')")
+        page.locator("#pick").click()
+        until(page, "() => document.querySelectorAll('#summary tbody tr').length === 1")
+        assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+        head = page.locator(".card h3").first
+        box, card = head.bounding_box(), page.locator(".card").first.bounding_box()
+        assert box["x"] + box["width"] <= card["x"] + card["width"]
+        assert head.get_attribute("title") == LONG
+        place = page.evaluate("() => getComputedStyle(document.querySelector('.top')).position")
+        assert place == ("static" if height < 560 or width < 640 else "sticky")
+    finally:
+        watched.close()
+        exporter.stop()
+        server.close()
+
+
+def test_paper_is_light_and_has_every_card(world: World, watched: Watched) -> None:
+    """Printing a dark page in the middle of a test gives dark text on white and all charts; then all is as before."""
+    page = watched.open(world[1].url, color_scheme="dark", viewport={"width": 1000, "height": 400})
+    until(page, "() => vllmeter.store.servers.get('vllm-reranker').loaded")
+    page.evaluate(
+        """() => addEventListener("beforeprint", () => {
+          globalThis.printed = {
+            theme: document.documentElement.dataset.theme,
+            filled: [...vllmeter.cards.cards.values()].map((card) => card.charts.length),
+          };
+        })"""
+    )
+    assert page.pdf(format="A4").startswith(b"%PDF")
+    printed = page.evaluate("() => printed")
+    assert printed["theme"] == "light"
+    assert min(printed["filled"]) >= 5
+    until(
+        page,
+        "() => document.documentElement.dataset.theme === undefined && document.querySelectorAll('.card canvas').length > 4",
+    )
+
+
 def test_a_run_is_started_shaded_and_stopped_from_the_page(world: World, watched: Watched) -> None:
     """The dialog marks it, the exporter knows it, the page can end it; a mistake is said in words."""
     watched.expected = ("409",)
@@ -344,6 +452,8 @@ def test_the_keyboard_reaches_charts_and_reads_values(world: World, watched: Wat
     until(page, "() => vllmeter.cards.cards.get('vllm-qwen3').charts[0].cursor !== null")
     cursors = page.evaluate("() => vllmeter.cards.cards.get('vllm-qwen3').charts.map((c) => c.cursor !== null)")
     assert all(cursors)
+    said = page.locator("#said").inner_text()
+    assert re.match(r"\d\d:\d\d:\d\d: running \d+, waiting \d+$", said), said
 
 
 @pytest.mark.parametrize(

@@ -199,6 +199,7 @@ class OneServer:
 
     def __init__(self, model: str = "m") -> None:
         self.running = 0
+        self.closed = False
         self.model = model
         self.alerts: list[dict[str, Any]] = []
         outer = self
@@ -207,6 +208,9 @@ class OneServer:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
+                if outer.closed:  # what came over a connection from before is not answered any more
+                    self.close_connection = True
+                    return
                 body = outer.body() if self.path == "/metrics" else b'{"version": "0.26.0"}'
                 if self.path == "/api/v1/alerts":  # it plays Prometheus, too
                     body = json.dumps({"status": "success", "data": {"alerts": outer.alerts}}).encode()
@@ -235,6 +239,7 @@ class OneServer:
 
     def close(self) -> None:
         """Stops."""
+        self.closed = True
         self._server.shutdown()
         self._server.server_close()
 

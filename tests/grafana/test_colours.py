@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from itertools import combinations
 
 import numpy as np
 import pytest
 
 from grafana.from_source import module
+from grafana.recorded import ROOT
 
 house = module("house")
 
@@ -76,6 +79,33 @@ def test_visible_on_both_themes(colour: str) -> None:
     """Lines stand out from the dark and from the light panel."""
     assert contrast(colour, DARK) > 3
     assert contrast(colour, LIGHT) > 2
+
+
+PAGE = ROOT / "exporter" / "vllmeter" / "web" / "page"
+
+
+def test_the_live_page_has_the_same_colours() -> None:
+    """A server has one colour in Grafana and on the live page, in both themes; only yellow is olive on white."""
+    sheet = (PAGE / "style.css").read_text(encoding="utf-8")
+    themes: dict[str, list[str]] = {}
+    for number, colour in re.findall(r"--s(\d): (#[0-9a-f]{6});", sheet):
+        themes.setdefault(number, []).append(colour.upper())
+    palette = [colour.upper() for colour in house.SERVER_PALETTE]
+    assert [set(themes[str(number)]) for number in range(6)] == [{colour} for colour in palette[:6]]
+    assert themes["6"] == ["#554B00", palette[6], palette[6]]
+    script = (PAGE / "js" / "store.js").read_text(encoding="utf-8")
+    names = re.search(r"const KNOWN = (\[[^\]]*\]);", script)
+    count = re.search(r"const COLOURS = (\d+);", script)
+    assert names is not None
+    assert count is not None
+    assert tuple(json.loads(names[1])) == house.DEFAULT_SERVERS
+    assert int(count[1]) == len(palette) == len(themes)
+
+
+@pytest.mark.parametrize("sight", SEEN)
+def test_olive_on_white_differs_too(sight: str) -> None:
+    """The one colour that the live page changes is still told from the others."""
+    assert min(distance("#554B00", other, SEEN[sight]) for other in house.SERVER_PALETTE[:6]) > 9.2
 
 
 def test_the_measure_knows_red_and_green() -> None:

@@ -51,7 +51,7 @@ export class Budgets {
     if (!this.near || !this.details.open) return;
     const seen = [];
     for (const name of store.order) {
-      const server = store.servers.get(name);
+      const server = this.app.shown(store.servers.get(name));
       if (!server.facts || !server.now) continue;
       const memory = server.facts.memory.length ? server.facts.memory : [null];
       for (const row of memory) {

@@ -13,7 +13,7 @@ const jitter = (w) => {
   return ` ± ${f.interval([w.ttft_jitter_lower, w.ttft_jitter_upper])}`;
 };
 
-// The figures in a card's head. `raw` is the exact value; tests and scripts compare it with snapshot.json.
+// The figures in a card's head: text, raw, what the title says, whether it stands out. `raw` is the exact value; tests and scripts compare it with snapshot.json.
 const FIGURES = [
   ["running", "Running", (s) => [f.count(s.now.running), s.now.running]],
   ["waiting", "Waiting", (s) => [f.count(s.now.waiting), s.now.waiting, f.known(s.now.window?.requests_waiting_peak) ? `peak in 60 s: ${f.count(s.now.window.requests_waiting_peak)}` : null]],
@@ -30,12 +30,12 @@ const FIGURES = [
   }],
   ["itl", "ITL mean", (s) => [f.seconds(s.now.window?.itl_mean), s.now.window?.itl_mean, f.known(s.now.window?.itl_mean) ? null : f.reason(s.now.window?.absent?.itl_mean)]],
   ["tokens", "Tokens/s", (s) => [f.rate(s.now.window?.generation_tokens_per_second), s.now.window?.generation_tokens_per_second, "generated, mean of 60 s"]],
-  ["preemptions", "Preempted", (s) => [f.count(s.now.window?.preemptions), s.now.window?.preemptions, "in the last 60 s"]],
+  ["preemptions", "Preempted", (s) => [f.count(s.now.window?.preemptions), s.now.window?.preemptions, "in the last 60 s", s.now.window?.preemptions > 0]],
   ["memory", "Memory / budget", (s) => {
     const used = usedOf(s);
     const budget = budgetOf(s);
-    const text = `${used ? f.bare(used) : f.NONE} / ${budget ? f.quantity(budget) : f.NONE}`;
-    return [text, used?.value ?? null, used ? null : s.facts?.attribution?.reason];
+    const text = used || budget ? `${used ? f.bare(used) : f.NONE} / ${budget ? f.quantity(budget) : f.NONE}` : f.NONE;
+    return [text, used?.value ?? null, used ? null : s.facts?.attribution?.reason, (s.facts?.memory ?? []).some((row) => row.over)];
   }],
 ];
 
@@ -96,18 +96,20 @@ export class Cards {
     for (const name of store.order) {
       const card = this.cards.get(name);
       if (!card) continue;
-      const { now, facts } = card.server;
+      const server = this.app.shown(card.server);
+      const { now, facts } = server;
       const text = `${name} ${facts?.model ?? ""} ${now?.state ?? ""} ${(f.STATES[now?.state] ?? [])[1] ?? ""}`.toLowerCase();
       const fits = words.every((word) => text.includes(word));
-      const wanted = show === "all" || (show === "busy" ? (now?.running ?? 0) + (now?.waiting ?? 0) > 0 : TROUBLE[kind(card.server)] < 2);
+      const wanted = show === "all" || (show === "busy" ? (now?.running ?? 0) + (now?.waiting ?? 0) > 0 : TROUBLE[kind(server)] < 2);
       hide(card.node, !(fits && wanted));
       if (fits && wanted) shown.push(card);
     }
-    const most = (get) => (a, b) => (get(b.server) ?? -1) - (get(a.server) ?? -1);
+    const of = (card) => this.app.shown(card.server);
+    const most = (get) => (a, b) => (get(of(b)) ?? -1) - (get(of(a)) ?? -1);
     const orders = {
       configured: null,
       name: (a, b) => a.server.name.localeCompare(b.server.name, "en", { numeric: true }),
-      trouble: (a, b) => TROUBLE[kind(a.server)] - TROUBLE[kind(b.server)],
+      trouble: (a, b) => TROUBLE[kind(of(a))] - TROUBLE[kind(of(b))],
       waiting: most((s) => s.now?.waiting),
       ttft: most((s) => s.now?.window?.ttft_mean),
       kv: most((s) => s.now?.kv_cache_usage),
@@ -137,6 +139,11 @@ export class Cards {
 
   rebuild() {
     for (const card of this.cards.values()) card.closeCharts();
+  }
+
+  // Paper shows what was never scrolled to, too.
+  fillAll() {
+    for (const card of this.cards.values()) if (!card.node.hidden) card.seen(true);
   }
 }
 
@@ -172,7 +179,7 @@ class Card {
     this.area = el("div", { class: "charts" });
     this.node.replaceChildren(
       el("div", { class: "head" },
-        el("div", { class: "who" }, this.button, el("i", { class: `swatch s${this.server.index % 8}`, "aria-hidden": "true" }), el("h3", { text: name }), this.state, this.model),
+        el("div", { class: "who" }, this.button, el("i", { class: `swatch s${this.server.colour}`, "aria-hidden": "true" }), el("h3", { title: name, text: name }), this.state, this.model),
         this.reason,
         el("dl", { class: "figures" }, ...this.figures.map((figure) => figure.node)),
         this.extra,
@@ -211,12 +218,13 @@ class Card {
     this.closeCharts();
   }
 
-  // Text follows the newest tick, charts the time span (which stands still while paused).
+  // While the page stands still, so do text and charts.
   update(from, to, moved) {
-    if (!this.filled || !this.server.now) return;
-    this.#text();
+    const server = this.app.shown(this.server);
+    if (!this.filled || !server.now) return;
+    this.#text(server);
     if (!this.open) return;
-    const specs = offered(this.server);
+    const specs = offered(server);
     if (specs.length !== this.charts.length) {
       this.closeCharts();
       this.charts = specs.map((spec) => new Chart(spec, this.server, this.app));
@@ -225,26 +233,26 @@ class Card {
       moved = true;
     }
     if (!moved) return;
-    const shared = view(this.server, from, to);
+    const shared = view(server, from, to);
     for (const chart of this.charts) chart.update(shared, from, to);
   }
 
-  #text() {
-    const { server } = this;
+  #text(server) {
     const { now, facts } = server;
     const [sign, word, tone] = f.STATES[now.state] ?? ["?", now.state, "warn"];
     put(this.state, `${sign} ${word}`);
     attr(this.state, "class", `pill ${tone}`);
     attr(this.state, "data-raw", JSON.stringify(now.state));
-    const since = f.known(now.since) && now.state !== "busy" && now.state !== "ready" && !/ \d+ s\b/.test(now.reason) ? `, for ${f.span(this.app.store.wall - now.since)}` : "";
+    const since = f.known(now.since) && now.state !== "busy" && now.state !== "ready" && !/ \d+ s\b/.test(now.reason) ? `, for ${f.span(this.app.wall() - now.since)}` : "";
     put(this.reason, `${now.reason}${since}`);
     hide(this.reason, tone === "good" && !this.open);
     const model = [facts?.model, facts?.version ? `vLLM ${facts.version}` : null].filter(Boolean).join(" · ");
     put(this.model, model);
     attr(this.model, "title", model);
     FIGURES.forEach(([, , show], i) => {
-      const [text, raw, title] = show(server);
+      const [text, raw, title, hot] = show(server);
       value(this.figures[i].number, text, raw ?? null, title);
+      this.figures[i].number.classList.toggle("hot", Boolean(hot));
     });
     const notes = [];
     const shared = Object.values(now.contention ?? {}).filter(f.known);

@@ -165,7 +165,8 @@ export const CHARTS = [
     id: "tokens",
     title: "Tokens a second",
     unit: "rate",
-    lines: [line("generated", "first"), line("prompt", "second", { dash: [5, 3] })],
+    // Prompts come in thousands, answers word by word: on one scale the answers would lie on the ground.
+    lines: [line("generated", "first"), line("prompt (right)", "second", { dash: [5, 3], right: true })],
     data: (server, v) => [v.x, v.pick("generation_tokens_per_second"), v.pick("prompt_tokens_per_second")],
     now: (server) => [lastOf(server, "generation_tokens_per_second"), lastOf(server, "prompt_tokens_per_second")],
     show: f.rate,
@@ -189,11 +190,19 @@ export const CHARTS = [
   },
 ];
 
-// The newest row, as long as it belongs to the present.
+// A server that generates nothing: its prompts have the scale for themselves.
+const PROMPTS = {
+  ...CHARTS.find((spec) => spec.id === "tokens"),
+  lines: [line("prompt", "second", { dash: [5, 3] })],
+  data: (server, v) => [v.x, v.pick("prompt_tokens_per_second")],
+  now: (server) => [lastOf(server, "prompt_tokens_per_second")],
+};
+
+// The newest row (while the page stands still: the newest one then), as long as it belongs to the present.
 function lastOf(server, field) {
   const values = server.columns[field];
   if (!values?.length || !server.now?.window) return null;
-  return values[values.length - 1];
+  return values[(server.until === undefined ? values.length : lowerBound(server.t, server.until + 0.001)) - 1] ?? null;
 }
 
 // ------------------------------------------------------------------ one chart
@@ -208,7 +217,7 @@ export function offered(server) {
     const never = Object.keys(silent).filter((id) => !(server.columns[silent[id]] ?? []).some(f.known));
     if (server.t.length) server.lacks = never;
   }
-  return CHARTS.filter((spec) => !server.lacks?.includes(spec.id));
+  return CHARTS.filter((spec) => !server.lacks?.includes(spec.id)).map((spec) => (spec.id === "tokens" && server.lacks?.includes("itl") ? PROMPTS : spec));
 }
 
 const GIB_STEPS = [0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500].map((n) => n * 2 ** 30);
@@ -220,7 +229,7 @@ const HOUR = (u, splits) => splits.map((s) => {
 export class Chart {
   constructor(spec, server, app) {
     this.spec = spec;
-    this.server = server;
+    this.moving = server;
     this.app = app;
     this.cursor = null;
     this.drawn = "";
@@ -239,18 +248,23 @@ export class Chart {
     this.plotArea = el("div", { class: "plot" }, this.note);
     this.node = el(
       "figure",
-      { class: "chart", tabindex: "0", "aria-label": `${spec.title}, ${server.name}. Arrow keys move the cursor.`, "data-chart": spec.id, onkeydown: (event) => this.#key(event) },
+      { class: "chart", tabindex: "0", "aria-label": `${spec.title}, ${server.name}. Arrow keys read the values.`, "data-chart": spec.id, onkeydown: (event) => this.#key(event) },
       el("figcaption", {}, el("span", { class: "title" }, spec.title), legend),
       this.plotArea,
     );
   }
 
+  get server() {
+    return this.app.shown(this.moving);
+  }
+
   #build(width) {
     const { spec, app } = this;
+    const right = spec.lines.some((l) => l.right);
     const series = [{}];
     for (const l of spec.lines) {
       const stroke = l.colour ? colours[l.colour] : "transparent";
-      const s = { label: l.label, stroke, width: (l.width ?? 1) / 1, dash: l.dash, spanGaps: false, points: { show: () => false, size: 4, width: 0, fill: stroke, filter: isolated } };
+      const s = { label: l.label, stroke, scale: l.right ? "right" : "y", width: (l.width ?? 1) / 1, dash: l.dash, spanGaps: false, points: { show: () => false, size: 4, width: 0, fill: stroke, filter: isolated } };
       if (l.fill) s.fill = `${stroke}2e`;
       if (l.bars) {
         s.paths = uPlot.paths.bars({ size: [0.9, 6, 2], align: 0 });
@@ -274,10 +288,12 @@ export class Chart {
       scales: {
         x: { time: true, auto: false, range: (u, min, max) => [min, max] },
         y: { range: (u, min, max) => this.#range(max) },
+        right: { range: (u, min, max) => this.#range(max) },
       },
       axes: [
         { ...axis, space: 56, size: 20, gap: 3, values: HOUR, incrs: [1, 2, 5, 10, 15, 20, 30, 60, 120, 300] },
         { ...axis, size: 46, gap: 4, space: 26, incrs: spec.unit === "gib" ? GIB_STEPS : undefined, values: (u, splits) => splits.map((s) => tick[spec.unit](s)) },
+        ...(right ? [{ ...axis, scale: "right", side: 1, stroke: colours.second, grid: { show: false }, size: 42, gap: 4, space: 26, values: (u, splits) => splits.map((s) => tick[spec.unit](s)) }] : []),
       ],
       series,
       bands: (spec.bands ?? []).map((band) => ({ series: band.series, fill: colours[band.colour] })),
@@ -319,7 +335,7 @@ export class Chart {
     const place = (t) => bbox.left + ((Math.min(Math.max(t, from), to) - from) / (to - from)) * bbox.width;
     ctx.save();
     for (const run of this.app.store.runs) {
-      const end = run.ended ?? this.app.store.wall;
+      const end = run.ended ?? this.app.wall();
       if ((run.server && run.server !== this.server.name) || end < from || run.started > to) continue;
       ctx.fillStyle = colours.run;
       ctx.fillRect(place(run.started), bbox.top, Math.max(1, place(end) - place(run.started)), bbox.height);
@@ -374,6 +390,8 @@ export class Chart {
     const x = this.data[0];
     const next = Math.min(x.length - 1, Math.max(0, (this.cursor ?? x.length) + step));
     for (const chart of ALL) chart.plot.setCursor({ left: chart.plot.valToPos(x[next], "x"), top: 10 }, true, false);
+    const words = [...this.values].map(([i, node]) => `${this.spec.lines[i].label} ${node.textContent === f.NONE ? "not known" : node.textContent}`);
+    this.app.say(`${f.clock(x[next])}: ${words.join(", ")}`);
   }
 
   destroy() {

@@ -15,9 +15,15 @@ export function el(tag, attributes = {}, ...children) {
   return node;
 }
 
+// Text that somebody is selecting stays as it is until the selection is gone: a number can be copied while it moves.
+function selected(node) {
+  const selection = getSelection();
+  return selection !== null && !selection.isCollapsed && selection.containsNode(node, true);
+}
+
 // Writes only what changed: most text stays the same from second to second.
 export function put(node, text) {
-  if (node.textContent !== text) node.textContent = text;
+  if (node.textContent !== text && !selected(node)) node.textContent = text;
 }
 
 export function attr(node, name, value) {
@@ -28,6 +34,7 @@ export function attr(node, name, value) {
 
 // A number on the page with its exact value beside it.
 export function value(node, text, raw, title) {
+  if (node.textContent !== text && selected(node)) return;
   put(node, text);
   attr(node, "data-raw", raw === undefined ? null : JSON.stringify(raw));
   attr(node, "title", title || null);

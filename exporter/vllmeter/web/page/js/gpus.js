@@ -13,9 +13,10 @@ export class Gpus {
 
   update() {
     const { store } = this.app;
+    const gpus = this.app.still?.gpus ?? store.gpus;
     const root = $("gpus");
     const seen = new Set();
-    for (const card of store.gpus) {
+    for (const card of gpus) {
       seen.add(card.uuid);
       let panel = this.panels.get(card.uuid);
       if (!panel) {
@@ -32,7 +33,7 @@ export class Gpus {
       }
     }
     let why = root.querySelector(":scope > .why");
-    if (!store.gpus.length) {
+    if (!gpus.length) {
       why ??= root.appendChild(el("p", { class: "why plain" }));
       put(why, `No GPU reading: ${store.host.nvml_reason ?? "no GPU was found"}`);
     } else why?.remove();
@@ -80,7 +81,7 @@ class Panel {
     const total = card.total;
     const parts = [];
     for (const server of card.servers) {
-      if (f.known(server.used.value)) parts.push([`server:${server.name}`, server.name, server.used.value, `s${(this.app.store.servers.get(server.name)?.index ?? 0) % 8}`, server.used.estimate]);
+      if (f.known(server.used.value)) parts.push([`server:${server.name}`, server.name, server.used.value, `s${this.app.store.servers.get(server.name)?.colour ?? 0}`, server.used.estimate]);
     }
     card.other.forEach((other, i) => {
       if (f.known(other.used)) parts.push([`other:${i}`, `${other.program}${other.orphan ? " (left over)" : ""}`, other.used, "other", false]);
@@ -141,10 +142,10 @@ class Panel {
       seen.add(server.name);
       let row = this.lines.get(server.name);
       if (!row) {
-        const fill = el("span", { class: `fill s${(this.app.store.servers.get(server.name)?.index ?? 0) % 8}` });
+        const fill = el("span", { class: `fill s${this.app.store.servers.get(server.name)?.colour ?? 0}` });
         const mark = el("span", { class: "mark" });
         const text = el("span", { class: "text" });
-        row = { fill, mark, text, node: el("div", { class: "budget" }, el("span", { class: "name", text: server.name }), el("div", { class: "track", "aria-hidden": "true" }, fill, mark), text) };
+        row = { fill, mark, text, node: el("div", { class: "budget" }, el("span", { class: "name", title: server.name, text: server.name }), el("div", { class: "track", "aria-hidden": "true" }, fill, mark), text) };
         this.lines.set(server.name, row);
       }
       const { used, budget } = server;

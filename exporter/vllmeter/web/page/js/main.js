@@ -16,6 +16,7 @@ class App {
     this.store = new Store();
     this.span = null; // null: as much of 15 minutes as there is
     this.fixed = null; // {from, to} while paused or zoomed
+    this.still = null; // what was known then
     this.drawnWall = 0;
     this.drawnView = "";
     this.notices = new Map();
@@ -61,6 +62,35 @@ class App {
     this.draw();
   }
 
+  // ---------------------------------------------------------------- standing still
+
+  #hold() {
+    if (this.still) return;
+    const { store } = this;
+    // Each looks like its server, but for what was new when the page stopped.
+    const held = (server) => Object.assign(Object.create(server), { now: server.now, facts: server.facts, until: store.wall });
+    this.still = { wall: store.wall, gpus: store.gpus, bad: this.#bad().length, servers: new Map([...store.servers].map(([name, server]) => [name, held(server)])) };
+  }
+
+  // A server as the page shows it.
+  shown(server) {
+    const held = this.still?.servers.get(server.name);
+    return held && Object.getPrototypeOf(held) === server ? held : server;
+  }
+
+  wall() {
+    return this.still?.wall ?? this.store.wall;
+  }
+
+  #bad() {
+    return this.store.order.filter((name) => (f.STATES[this.store.servers.get(name).now?.state] ?? [])[2] === "bad");
+  }
+
+  // For those who listen to the page.
+  say(text) {
+    put($("said"), text);
+  }
+
   // ---------------------------------------------------------------- time span
 
   range() {
@@ -78,6 +108,7 @@ class App {
   select(from, to) {
     const [low, high] = [Math.min(from, to), Math.max(from, to)];
     if (high - low < 1) return;
+    this.#hold();
     this.fixed = { from: low, to: high };
     this.summary.show(low, high);
     this.draw();
@@ -85,6 +116,7 @@ class App {
 
   live() {
     this.fixed = null;
+    this.still = null;
     this.summary.hide();
     this.draw();
   }
@@ -92,6 +124,7 @@ class App {
   pause(on) {
     if (on) {
       const { from, to } = this.range();
+      this.#hold();
       this.fixed = { from, to };
       this.draw();
     } else this.live();
@@ -127,12 +160,23 @@ class App {
     put($("pause"), this.fixed !== null ? "Go on" : "Pause");
     for (const button of document.querySelectorAll("[data-span]")) attr(button, "aria-pressed", String(this.fixed === null && Number(button.dataset.span) === span));
     document.body.dataset.wall = String(store.wall);
-    document.title = this.#title();
+    put($("clock"), f.clock(this.wall()));
+    this.#problems();
   }
 
-  #title() {
-    const bad = this.store.order.filter((name) => (f.STATES[this.store.servers.get(name).now?.state] ?? [])[2] === "bad").length;
-    return bad ? `(${bad}) vllmeter` : "vllmeter";
+  // What goes wrong is said at once, also while the page stands still or is in the background.
+  #problems() {
+    const bad = this.#bad();
+    document.title = bad.length ? `(${bad.length}) vllmeter` : "vllmeter";
+    const fresh = this.bad ? bad.filter((name) => !this.bad.includes(name)) : [];
+    if (fresh.length) this.say(fresh.map((name) => { const { now } = this.store.servers.get(name); return `${name}: ${f.STATES[now.state][1]}, ${now.reason}`; }).join("; "));
+    this.bad = bad;
+    hide($("standing"), this.still === null);
+    hide($("clock"), this.still !== null);
+    if (this.still === null) return;
+    const more = bad.length - this.still.bad;
+    put($("standing"), `❚❚ figures of ${f.clock(this.still.wall)}${more > 0 ? `; since then ${more} server${more > 1 ? "s" : ""} got a problem` : ""}`);
+    attr($("standing"), "class", `pill ${more > 0 ? "bad" : "wait"}`);
   }
 
   #connection(state, lost) {
@@ -248,6 +292,27 @@ class App {
       sized = setTimeout(() => { this.drawnView = ""; this.draw(); }, 120);
     }).observe($("cards"));
     document.addEventListener("visibilitychange", () => this.draw());
+    // Paper is white, and has all cards.
+    let before = null;
+    const paint = (theme) => {
+      if (theme === undefined) delete document.documentElement.dataset.theme;
+      else document.documentElement.dataset.theme = theme;
+      readColours();
+      this.cards.rebuild();
+      this.drawnView = "";
+    };
+    addEventListener("beforeprint", () => {
+      before = { theme: document.documentElement.dataset.theme };
+      paint("light");
+      this.cards.fillAll();
+      this.#draw();
+    });
+    addEventListener("afterprint", () => {
+      if (before === null) return;
+      paint(before.theme);
+      before = null;
+      this.draw();
+    });
     setInterval(() => this.store.received && this.fixed === null && this.stream.now !== "live" && this.draw(), 1000);
   }
 }

@@ -2,10 +2,15 @@
 
 const KEPT = 900;
 
+// The dashboards give these names these colours (grafana/source/house.py); other names take the colours that are left,
+// in the order of the configuration, as `build.py --servers` gives them.
+const KNOWN = ["vllm-qwen3", "vllm-embed", "vllm-reranker", "vllm-chat", "vllm-m3"];
+const COLOURS = 7;
+
 export class Server {
-  constructor(name, index) {
+  constructor(name) {
     this.name = name;
-    this.index = index;
+    this.colour = 0;
     this.now = null;
     this.facts = null;
     this.loaded = false; // history has been read
@@ -102,12 +107,14 @@ export class Store {
     this.host = document.host;
     this.received += 1;
     const names = [];
+    const added = [];
     for (const item of document.servers) {
       names.push(item.name);
       let server = this.servers.get(item.name);
       if (!server) {
-        server = new Server(item.name, this.servers.size);
+        server = new Server(item.name);
         this.servers.set(item.name, server);
+        added.push(server);
       }
       server.now = item.now;
       if (item.facts) server.facts = item.facts;
@@ -115,10 +122,21 @@ export class Store {
       server.append(item.rows ?? [], item.memory ?? [], this.fields, this.zero);
       server.trim(this.wall - KEPT - 30);
     }
+    this.#paint(added);
     if (names.length !== this.order.length || names.some((name, i) => name !== this.order[i])) {
       this.order = names;
       for (const name of this.servers.keys()) if (!names.includes(name)) this.servers.delete(name);
     }
+  }
+
+  // A server keeps its colour for as long as it is here.
+  #paint(added) {
+    for (const server of added) server.colour = KNOWN.indexOf(server.name);
+    const taken = new Set([...this.servers.values()].map((server) => server.colour));
+    const all = Array.from({ length: COLOURS }, (_, i) => i);
+    const free = all.filter((colour) => !taken.has(colour));
+    const palette = free.length ? free : all;
+    added.filter((server) => server.colour < 0).forEach((server, i) => { server.colour = palette[i % palette.length]; });
   }
 
   // History in front of (or instead of) the rows that came meanwhile.
@@ -127,7 +145,7 @@ export class Store {
       const server = this.servers.get(name);
       if (!server) continue;
       const newer = { t: server.t, columns: server.columns, memoryT: server.memoryT, memory: server.memory };
-      const older = new Server(name, server.index);
+      const older = new Server(name);
       older.append(data.rows, data.memory, document.fields, document.zero);
       const before = server.t.length ? lowerBound(newer.t, (older.t[0] ?? Infinity) - 0.0005) : 0;
       // rows from before a restart of the exporter, then its history, then what was pushed meanwhile
