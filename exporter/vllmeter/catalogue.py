@@ -192,7 +192,7 @@ def _families() -> tuple[Family, ...]:
     add(g, "memory", "gauge", "server_gpu_memory_expected_bytes", (*_SG, "source"), "What the server will really hold: weights, KV cache as allocated, graphs, context.")
     add(g, "memory", "gauge", "server_gpu_memory_allowance_bytes", (*_SG, "source"), "What normally comes on top of the budget (CUDA context, graphs where outside).")
     add(g, "memory", "gauge", "server_gpu_memory_used_bytes", (*_SG, "source"), "GPU memory of the server's processes; source nvml or estimate.")
-    add(g, "memory", "gauge", "server_gpu_memory_high_water_bytes", _SG, "Largest GPU memory of the server since its processes started (as far as this exporter saw).")
+    add(g, "memory", "gauge", "server_gpu_memory_high_water_bytes", _SG, "Largest GPU memory of the server that this exporter measured; counts from the start of the server's processes or of the exporter, whichever is later.")
     add(g, "memory", "gauge", "server_gpu_memory_part_bytes", (*_SG, "part", "source"), "Part of the server's GPU memory: weights, kv_cache, activation_peak, non_torch, cuda_graphs, context.")
     add(g, "memory", "info", "server_budget_suspended_info", (*_SG, "reason"), "The budget is not compared now (asleep, starting); value 1.")
     add(g, "memory", "info", "attribution_info", ("server", "state", "method", "reason"), "How the server's processes were found and whether its memory is measured, estimated or unavailable; value 1.")

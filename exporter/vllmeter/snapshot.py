@@ -337,6 +337,7 @@ class GpuMemory:
     allowance: Quantity
     """what may come on top of the budget before it counts as over: context, graphs outside the budget"""
     high_water: Quantity
+    """most that was measured since the server's processes started, or since the exporter did if that was later"""
     parts: Mapping[str, Quantity] = field(default_factory=dict)
     """weights, kv_cache, activation_peak, non_torch, cuda_graphs, context"""
     sm_utilization_ratio: float | None = None
@@ -495,7 +496,6 @@ class Windowed:
     prefix_hit_ratio: float | None = None
     prompt_tokens_computed: float | None = None
     prompt_tokens_cached: float | None = None
-    recomputed_tokens: float | None = None
     generation_tokens: float | None = None
     prompt_tokens: float | None = None
     requests_finished: float | None = None

@@ -341,7 +341,7 @@ def budget_of(
 ) -> ServerBudget:
     """Budget rows of one server.
 
-    ``gpus``: (reading, used now, high water since its processes started) of every GPU it is on; bytes.
+    ``gpus``: (reading, used now, high water: the most that was measured of its processes) of every GPU it is on.
     ``namespace_pids``: uuid -> its processes there as its own container numbers them (as its log does): they tell
     which worker logged for that GPU.
     """

@@ -286,12 +286,11 @@ def _counters(
         error, blocks = ratio_error(tokens, [seconds[i] for i in active])
         judged = RunValue(rate, requests, effective, error, blocks, started) if rate > 0 else None
         found[key] = Measure(rate, judged=judged)
-    for family, key in (("preemptions_total", "preemptions"), ("recomputed_tokens_total", "recomputed_tokens")):
-        grown = _growth(answers, family)
-        if grown is None:
-            absent[key] = "not given by this server"
-        else:
-            found[key] = Measure(sum(grown))
+    grown = _growth(answers, "preemptions_total")
+    if grown is None:
+        absent["preemptions"] = "not given by this server"
+    else:
+        found["preemptions"] = Measure(sum(grown))
     finished = _growth(answers, "requests_finished_total")
     if finished is None:
         absent["finished"] = absent["success"] = "not given by this server"

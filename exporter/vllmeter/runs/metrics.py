@@ -57,7 +57,6 @@ METRICS: Final = (
     Metric("server", "waiting_peak", "peak waiting requests", "count"),
     Metric("server", "running_peak", "peak running requests", "count"),
     Metric("server", "preemptions", "preemptions", "count"),
-    Metric("server", "recomputed_tokens", "recomputed tokens", "count"),
     Metric("server", "prefix_hit", "prefix cache hit ratio", "ratio"),
     Metric("server", "kv_peak", "peak KV cache usage", "ratio"),
     Metric("server", "memory_peak", "peak GPU memory", "bytes"),

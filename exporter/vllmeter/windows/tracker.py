@@ -80,15 +80,11 @@ _DELTA_FIELDS: Final = (
     "prefix_hit_ratio",
     "prompt_tokens_computed",
     "prompt_tokens_cached",
-    "recomputed_tokens",
     "generation_tokens",
     "prompt_tokens",
     "requests_finished",
 )
 _GAUGE_FIELDS: Final = ("requests_waiting_peak", "requests_running_peak", "kv_cache_usage_peak")
-
-NOT_DERIVABLE: Final = "not_derivable"
-"""Recomputed tokens: vLLM counts a token once, however often preemption makes it compute it again (see docs)."""
 
 START_TOLERANCE: Final = 0.5
 """Seconds by which two readings of one process's start time may differ."""
@@ -603,7 +599,7 @@ class ServerTracker:
         begin, end = ring.window(now, seconds)
         if first >= end:
             return _nothing(seconds, "no_samples")
-        absent: dict[str, str] = {"recomputed_tokens": NOT_DERIVABLE}
+        absent: dict[str, str] = {}
         out: dict[str, object] = {"seconds": seconds, "absent": MappingProxyType(absent)}
 
         def put(name: str, value: object, reason: str | None) -> None:
