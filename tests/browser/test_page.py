@@ -490,7 +490,10 @@ def test_outside_text_stays_text_and_an_event_is_on_the_screen_in_time(tmp_path:
         {
             "state": "firing",
             "labels": {"alertname": "VllmeterTest", "severity": "critical", "server": "one"},
-            "annotations": {"summary": "<script>document.title='pwned'</script>"},
+            "annotations": {
+                "summary": "<script>document.title='pwned'</script>",
+                "runbook_url": "https://example.org/VllmeterTest.md",
+            },
             "activeAt": "2026-12-01T00:00:00Z",
         }
     ]
@@ -505,6 +508,7 @@ def test_outside_text_stays_text_and_an_event_is_on_the_screen_in_time(tmp_path:
         assert page.evaluate("() => document.querySelectorAll('img').length") == 1  # the logo
         until(page, "() => document.getElementById('alerts').textContent.includes('VllmeterTest')")
         assert "<script>" in page.locator("#alerts").inner_text()
+        assert page.locator("#alerts a").get_attribute("href") == "https://example.org/VllmeterTest.md"
         assert "pwned" not in page.title()
         took = []
         for number in range(1, 9):

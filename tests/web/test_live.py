@@ -436,6 +436,28 @@ def test_firing_alerts_are_sorted_cut_and_counted() -> None:
     assert (len(many["firing"]), many["more"]) == (50, 20)
 
 
+def test_a_watchdog_is_no_alert_and_runbooks_are_links() -> None:
+    """What always fires would hide what just began to; only addresses of pages are handed on."""
+    alerts = [
+        {"state": "firing", "labels": {"alertname": "VllmeterWatchdog"}},
+        {"state": "firing", "labels": {"alertname": "Watchdog"}},
+        {
+            "state": "firing",
+            "labels": {"alertname": "A"},
+            "annotations": {"runbook_url": "https://example.org/runbooks/A.md"},
+        },
+        {"state": "firing", "labels": {"alertname": "B"}, "annotations": {"runbook_url": "javascript:alert(1)"}},
+        {"state": "firing", "labels": {"alertname": "C"}, "annotations": {"runbook_url": 7}},
+    ]
+    found = firing({"data": {"alerts": alerts}})
+    assert {alert["name"]: alert["runbook"] for alert in found["firing"]} == {
+        "A": "https://example.org/runbooks/A.md",
+        "B": "",
+        "C": "",
+    }
+    assert (found["pending"], found["more"]) == (0, 0)
+
+
 @pytest.mark.parametrize("answer", [None, [], {}, {"data": None}, {"data": {"alerts": "x"}}, "text"])
 def test_what_is_no_list_of_alerts_is_said(answer: Any) -> None:
     """Not silently "no alerts"."""

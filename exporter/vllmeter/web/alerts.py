@@ -81,6 +81,8 @@ def firing(document: Any) -> dict[str, Any]:
             pending += 1
             continue
         labels, notes = alert.get("labels") or {}, alert.get("annotations") or {}
+        if str(labels.get("alertname")).endswith("Watchdog"):
+            continue  # fires as long as all is well (VllmeterWatchdog, kube-prometheus' Watchdog)
         found.append(
             {
                 "name": _text(labels.get("alertname")),
@@ -90,11 +92,18 @@ def firing(document: Any) -> dict[str, Any]:
                 "summary": _text(notes.get("summary")),
                 "description": _text(notes.get("description")),
                 "since": _text(alert.get("activeAt")),
+                "runbook": _link(notes.get("runbook_url")),
             }
         )
     order = {"critical": 0, "error": 1, "warning": 2, "info": 3}
     found.sort(key=lambda alert: (order.get(alert["severity"], 2), alert["since"], alert["name"]))
     return {"firing": found[:MOST_ALERTS], "pending": pending, "more": max(0, len(found) - MOST_ALERTS)}
+
+
+def _link(value: object) -> str:
+    """The address of a runbook; nothing that a browser would run."""
+    text = _text(value)
+    return text if text.startswith(("https://", "http://")) else ""
 
 
 def _text(value: object) -> str:

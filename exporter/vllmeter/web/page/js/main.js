@@ -217,9 +217,9 @@ class App {
     }
     node.replaceChildren(
       el("h2", { text: `${alerts.firing.length + alerts.more} firing alert${alerts.firing.length + alerts.more > 1 ? "s" : ""}` }),
-      el("ul", {}, ...alerts.firing.map((alert) => el("li", { class: alert.severity === "critical" ? "bad" : "warn" },
-        el("span", { class: `pill ${alert.severity === "critical" ? "bad" : "warn"}`, text: `▲ ${alert.severity || "firing"}` }),
-        el("b", { text: alert.name }),
+      el("ul", {}, ...alerts.firing.map((alert) => el("li", {},
+        el("span", { class: `pill ${{ critical: "bad", info: "wait" }[alert.severity] ?? "warn"}`, text: `${alert.severity === "info" ? "ℹ" : "▲"} ${alert.severity || "firing"}` }),
+        alert.runbook ? el("a", { href: alert.runbook, target: "_blank", rel: "noopener noreferrer", title: "Runbook" }, el("b", { text: alert.name })) : el("b", { text: alert.name }),
         alert.server ? el("span", { text: alert.server }) : null,
         el("span", { class: "dim", text: alert.summary || alert.description, title: alert.description || null }),
       ))),
