@@ -217,6 +217,7 @@ def _families() -> tuple[Family, ...]:
     add(g, "gpu", "gauge", "gpu_throttle", (*_G, "reason"), "1 while the clock is held down for the reason.")
     add(g, "gpu", "counter", "gpu_ecc_errors_total", (*_G, "kind"), "ECC errors since the driver was loaded.")
     add(g, "gpu", "gauge", "gpu_xid_last", _G, "Last XID error seen by this exporter; absent before the first.")
+    add(g, "gpu", "gauge", "gpu_last_xid_timestamp_seconds", _G, "Unix time at which this exporter read the last XID error, also when it had the same code as the one before; absent before the first.")
     add(g, "gpu", "gauge", "server_gpu_sm_utilization_ratio", _SG, "Share of SM time that the server's processes used in their newest NVML sample.")
 
     # ---------------------------------------------------------------- host

@@ -190,6 +190,8 @@ class GpuReading:
     """field name -> why it is absent"""
     gpu_instance: int | None = None
     """MIG GPU instance that this row is; None for a whole GPU"""
+    xid_last_at: float | None = None
+    """Unix time of the tick that read ``xid_last``"""
 
     @property
     def gpu(self) -> str:

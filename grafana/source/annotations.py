@@ -1,12 +1,12 @@
-"""Events on the time axis of every dashboard: runs, restarts, changed settings, firing alerts."""
+"""Events on the time axis of every dashboard: runs, restarts, changed settings, XID errors, firing alerts."""
 
 from __future__ import annotations
 
 from grafana_foundation_sdk.builders import dashboard as d
 from grafana_foundation_sdk.models import common
 
-from house import BLUE, DATASOURCE, ORANGE, PURPLE, VERMILLION
-from queries import EXPORTER, of
+from house import BLUE, DATASOURCE, ORANGE, PURPLE, VERMILLION, YELLOW
+from queries import EXPORTER, GPU, of
 
 
 def _query(name: str, colour: str, expression: str, title: str, text: str, tags: str) -> d.AnnotationQuery:
@@ -51,6 +51,14 @@ def all_annotations() -> list[d.AnnotationQuery]:
             "{{server}} has other settings",
             "on {{host}}; Load test shows which",
             "server,host",
+        ).use_value_for_time(True),
+        _query(
+            "XID errors",
+            YELLOW,
+            f"{of('gpu_last_xid_timestamp_seconds', by=GPU)} * 1000",
+            "XID error of GPU {{gpu}}",
+            "on {{host}}; its code is vllmeter_gpu_xid_last, what it means stands in the runbook VllmeterGpuXid",
+            "gpu,host",
         ).use_value_for_time(True),
         _query(
             "Alerts",

@@ -553,6 +553,21 @@ def test_xid_is_kept_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     device.lost = True
     assert one(reader.read(3.0, 3.0)).xid_last == 79
     assert one(reader.read(60.0, 60.0)).xid_last == 79
+    assert one(reader.read(61.0, 61.0)).xid_last_at == 2.0
+
+
+def test_the_same_xid_again_has_another_time() -> None:
+    """A second error of the same kind changes no code: only its time tells it."""
+    device = three_servers()
+    fake = FakePynvml([device])
+    reader = NvmlReader(fake)
+    assert one(reader.read(1.0, 1001.0)).xid_last_at is None
+    for at in (2.0, 9.0):
+        fake.xids = [(device, 31)]
+        gpu = one(reader.read(at, 1000.0 + at))
+        assert (gpu.xid_last, gpu.xid_last_at) == (31, 1000.0 + at)
+    gpu = one(reader.read(10.0, 1010.0))
+    assert (gpu.xid_last, gpu.xid_last_at) == (31, 1009.0)
 
 
 def test_events_not_supported_is_a_reason() -> None:

@@ -161,11 +161,11 @@ def test_variables(name: str) -> None:
 
 @each
 def test_annotations(name: str) -> None:
-    """Runs, restarts, changed settings and firing alerts are marked on every dashboard."""
+    """Runs, restarts, changed settings, XID errors and firing alerts are marked on every dashboard."""
     queries = annotation_queries(name)
-    assert [query["name"] for query in queries] == ["Runs", "Restarts", "Config changes", "Alerts"]
+    assert [query["name"] for query in queries] == ["Runs", "Restarts", "Config changes", "XID errors", "Alerts"]
     assert all(query["enable"] for query in queries)
-    assert len({query["iconColor"] for query in queries}) == 4
+    assert len({query["iconColor"] for query in queries}) == 5
 
 
 @each

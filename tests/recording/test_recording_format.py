@@ -471,6 +471,13 @@ def test_documents_leave_defaults_out_and_come_back_equal() -> None:
         processes_from_json({"processes": {"x": {}}}, 0.0)
 
 
+def test_the_moment_of_an_xid_is_not_played_back() -> None:
+    """Its code is; the moment would be one of the recording and not of the replay, so it is absent."""
+    reading = NvmlReading(1.0, 2.0, True, gpus=(GpuReading(0, "u", "n", xid_last=31, xid_last_at=2.0),))
+    (gpu,) = nvml_from_json(nvml_to_json(reading), 900.0, 901.0).gpus
+    assert (gpu.xid_last, gpu.xid_last_at) == (31, None)
+
+
 def test_flushing_follows_recorded_time_not_the_wall_clock(tmp_path: Path) -> None:
     """Records of one second do not each become a block: blocks would hardly compress."""
     path = tmp_path / "x.vmrec"

@@ -115,7 +115,8 @@ class _Device:
     list_version: dict[str, str] = field(default_factory=dict)
     memory_v1: bool = False
     slow: _Slow | None = None
-    xid: int | None = None
+    xid: tuple[int, float] | None = None
+    """the last XID, and the Unix time of the tick that read it"""
     xid_failure: Failure | None = None
     newest_sample: dict[int, tuple[int, float]] = field(default_factory=dict)
     """pid -> (timestamp of its newest sample, monotonic time when it was first seen)"""
@@ -151,7 +152,7 @@ class NvmlReader:
         self._next_try = float("-inf")
         self._down_reason = "starting"
         self._devices: list[_Device] = []
-        self._xids: dict[str, int] = {}
+        self._xids: dict[str, tuple[int, float]] = {}
         self._enumerated = float("-inf")
         self._driver_version: str | None = None
         self._cuda_version: str | None = None
@@ -299,7 +300,7 @@ class NvmlReader:
                 if at - self._enumerated >= ENUMERATE_EVERY:
                     self._enumerate()
                 gpus: list[GpuReading] = []
-                self._read_events()
+                self._read_events(wall)
                 for device in self._devices:
                     gpus.extend(self._read_device(device, at, wall))
             except _Uninitialized:
@@ -425,7 +426,7 @@ class NvmlReader:
             self._try("nvmlEventSetFree", self._events)
             self._events = None
 
-    def _read_events(self) -> None:
+    def _read_events(self, wall: float) -> None:
         """Take what has come since the last tick; never waits."""
         if self._events is None:
             return
@@ -439,11 +440,11 @@ class NvmlReader:
             if isinstance(uuid, Failure):
                 continue
             text = _text(uuid)
-            self._xids[text] = int(event.eventData)
+            self._xids[text] = (int(event.eventData), wall)
             for device in self._devices:
                 if device.uuid == text:
-                    device.xid = int(event.eventData)
-                    log.warning("XID %d on GPU %d (%s)", device.xid, device.index, device.uuid)
+                    device.xid = self._xids[text]
+                    log.warning("XID %d on GPU %d (%s)", device.xid[0], device.index, device.uuid)
 
     # ------------------------------------------------------------------ one device
 
@@ -476,8 +477,15 @@ class NvmlReader:
     def _nothing(self, device: _Device, words: str) -> GpuReading:
         fields = (*_MEMORY_FIELDS, *_DEVICE_FIELDS, "processes")
         absent = dict.fromkeys(fields, words)
+        code, seen = device.xid or (None, None)
         return GpuReading(
-            device.index, device.uuid, device.name, bus_id=device.bus_id, xid_last=device.xid, absent=absent
+            device.index,
+            device.uuid,
+            device.name,
+            bus_id=device.bus_id,
+            xid_last=code,
+            xid_last_at=seen,
+            absent=absent,
         )
 
     def _read_instance(self, device: _Device, instance: _Instance) -> GpuReading:
@@ -557,7 +565,8 @@ class NvmlReader:
             clock_hertz=clocks,
             throttle=throttle,
             ecc_errors=slow.ecc,
-            xid_last=device.xid,
+            xid_last=device.xid[0] if device.xid else None,
+            xid_last_at=device.xid[1] if device.xid else None,
             mig_mode=device.mig,
             unified_memory=memory.unified,
             bus_id=device.bus_id,

@@ -248,6 +248,7 @@ def _gpu(view: GpuView, s: Snapshot) -> Iterator[Sample]:
     for kind, count in r.ecc_errors.items():
         yield "gpu_ecc_errors_total", (*where, kind), float(count)
     yield "gpu_xid_last", where, r.xid_last
+    yield "gpu_last_xid_timestamp_seconds", where, r.xid_last_at
     yield from _quantity("gpu_memory_cuda_total_bytes", where, view.cuda_total)
     yield "gpu_memory_committed_bytes", where, view.committed.value
     yield "gpu_memory_unattributed_bytes", where, view.unattributed_bytes
