@@ -138,7 +138,8 @@ unless {ON} ({state("engine_dead")})
         "cause",
         "0s",
         # the time stamp is the new process's start: after a start of more than ten minutes only the counter is fresh
-        """time() - vllmeter_server_last_restart_timestamp_seconds < 600
+        """
+        time() - vllmeter_server_last_restart_timestamp_seconds < 600
         or
         (time() - vllmeter_server_last_restart_timestamp_seconds)
         and on (job, instance, server) (increase(vllmeter_server_restarts_total[10m]) > 0)""",

@@ -175,11 +175,22 @@ def groups() -> dict[str, tuple[str, list[Group]]]:
                 Group(
                     "vllmeter-abandoned",
                     [
-                        # An estimate: vLLM does not count requests whose client went away.
+                        # An estimate: vLLM does not count requests whose client went away. From the counters of one
+                        # moment: recorded rates of two groups are up to an interval apart, and a burst between them
+                        # would look abandoned. What runs now and did not run then is under way, not abandoned.
                         Recording(
                             "server:vllmeter_requests_abandoned:rate5m",
-                            "clamp_min(server:vllmeter_ttft_seconds_count:rate5m"
-                            " - server:vllmeter_requests_finished:rate5m, 0)",
+                            """\
+                            clamp_min(
+                              sum without (engine) (rate(vllmeter_ttft_seconds_count[5m]))
+                              - sum without (engine, reason) (rate(vllmeter_requests_finished_total[5m]))
+                              - clamp_min(
+                                sum without (engine) (vllmeter_requests_running)
+                                - sum without (engine) (vllmeter_requests_running offset 5m),
+                                0
+                              ) / 300,
+                              0
+                            )""",
                         ),
                     ],
                 ),
@@ -259,7 +270,9 @@ def groups() -> dict[str, tuple[str, list[Group]]]:
                         ),
                         Recording(
                             "server:vllmeter_preemptions_per_finished_request:ratio_rate5m",
-                            "server:vllmeter_preemptions:rate5m / (server:vllmeter_requests_finished:rate5m > 0)",
+                            """\
+                            server:vllmeter_preemptions:rate5m
+                            / (sum without (engine, reason) (rate(vllmeter_requests_finished_total[5m])) > 0)""",
                         ),
                         Recording(
                             "server:vllmeter_preemptions_window:max",

@@ -377,6 +377,20 @@ def odd() -> World:
     return World("one server with everything odd", change(fleet(), changes), questions)
 
 
+def under_way() -> World:
+    """2 first tokens and 1.6 ends a second; 60 requests more than five minutes ago run now and are not abandoned."""
+    changes: dict[str, str | None] = {
+        'requests_finished_total{reason="stop"}': per_second(0.8),
+        'requests_running{engine="0"}': f"3x{steps(600)} 63",
+    }
+    left = [(of("a", "chat"), 0.2), (of("a", "embed"), 0.0), (of("b", "chat"), 0.0)]
+    return World(
+        "a burst under way",
+        change(fleet(), changes),
+        [Question("server:vllmeter_requests_abandoned:rate5m", 720, left, 0.01)],
+    )
+
+
 def e2e_in_run() -> World:
     """The ratio of end-to-end latency, which :func:`odd` cannot show."""
     changes = {**RUN, 'baseline_e2e_seconds{server="chat", scenario="short", stat="mean"}': "1.2"}
@@ -489,4 +503,4 @@ def hour() -> World:
 
 
 def worlds() -> list[World]:
-    return [busy(), idle(), odd(), e2e_in_run(), restart(), down(), hour()]
+    return [busy(), idle(), odd(), under_way(), e2e_in_run(), restart(), down(), hour()]

@@ -145,11 +145,26 @@ def test_joins_name_the_instance(rule: dict[str, Any]) -> None:
             assert {"job", "instance"} <= set(matching.labels)
 
 
+def test_differences_are_of_one_moment() -> None:
+    """Groups are evaluated up to an interval apart: a difference of their recordings is a burst that never was."""
+    groups = {rule["record"]: rule["group"] for rule in RULES if "record" in rule}
+    for rule in RULES:
+        if "record" not in rule:
+            continue
+        for node, _ in walk(pq.parse(rule["expr"])):
+            if isinstance(node, pq.BinaryExpr) and str(node.op) == "-":
+                used = {selector.name for selector, _ in selectors(node)}
+                foreign = {name for name in used if name in groups and groups[name] != rule["group"]}
+                assert not foreign, f"{rule['record']}: {foreign}"
+
+
 @every_rule
 def test_divisions_are_guarded(rule: dict[str, Any]) -> None:
     """A divisor is compared with 0, so that "no traffic" is absent and never NaN or infinite."""
     for node, _ in walk(pq.parse(rule["expr"])):
         if isinstance(node, pq.BinaryExpr) and str(node.op) == "/":
+            if isinstance(node.rhs, pq.NumberLiteral) and node.rhs.val > 0:
+                continue
             text = node.rhs.prettify()
             assert "> 0" in text, text
 
