@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import signal
 import socket
@@ -14,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from vllmeter import interpreter
 from vllmeter.config.load import ConfigError, load_config
 from vllmeter.config.settings import Settings
 from vllmeter.memory.argv import mask_text
@@ -31,7 +33,10 @@ def serve(
     check_config: Annotated[bool, typer.Option("--check-config", help="Check the configuration and exit.")] = False,
     log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "info",
 ) -> None:
-    """Runs the exporter: samples every server once a second and serves /metrics and the live page."""
+    """Runs the exporter: samples every server once a second and serves /metrics and the live page.
+
+    SIGTERM and Ctrl-C end it with 0. Exit code 1 when it cannot listen, 2 when the configuration is invalid.
+    """
     setup_logging(log_level)
     path = config if config is not None else DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None
     settings = read_settings(path, listen)
@@ -91,12 +96,18 @@ def bind(host: str, port: int) -> socket.socket:
         sock.listen(1024)  # from here on clients wait instead of being refused
     except OSError as error:
         sock.close()
-        typer.echo(
-            f"listen {host}:{port}: {error.strerror}. Use another --listen, or stop what uses the port.", err=True
-        )
+        typer.echo(f"listen {host}:{port}: {error.strerror}. {_remedy(error)}", err=True)
         raise typer.Exit(1) from error
     sock.set_inheritable(True)
     return sock
+
+
+def _remedy(error: OSError) -> str:
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return "Use an address of this machine: 127.0.0.1 for itself alone, 0.0.0.0 for all its networks."
+    if error.errno == errno.EACCES:
+        return "Ports below 1024 are for root: use another --listen."
+    return "Use another --listen, or stop what uses the port."
 
 
 def is_loopback(host: str) -> bool:
@@ -138,6 +149,7 @@ def run(settings: Settings, path: Path | None, listen: str | None = None) -> Non
     log.info("listening=%s page=%s/ metrics=%s/metrics servers=%d", address, address, address, len(settings.servers))
     if not loopback and not policy.security.authenticates:
         log.warning("listening beyond this host without authentication: see web_config (docs/security.md)")
+    interpreter.tune()
     try:
         server.run(sockets=[sock])
     finally:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import signal
 import ssl
-import sys
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -23,9 +22,6 @@ from vllmeter.web.web_config import tls_context
 REQUEST_SECONDS: Final = 10.0
 """How long a client may take to send the head of a request."""
 MOST_CONNECTIONS: Final = 1000
-SWITCH_SECONDS: Final = 0.001
-"""How long a busy thread may keep the interpreter while another waits: an answer passes several threads, and Python's
-5 ms at each of them would add up beside 200 sampling threads."""
 
 
 class QuietServer(uvicorn.Server):
@@ -46,7 +42,6 @@ class QuietServer(uvicorn.Server):
     async def main_loop(self) -> None:
         """Waits for the end."""
         loop = asyncio.get_running_loop()
-        sys.setswitchinterval(SWITCH_SECONDS)
         ended = asyncio.Event()
         self._wake = lambda: loop.call_soon_threadsafe(ended.set)
         while not await self.on_tick(0):
