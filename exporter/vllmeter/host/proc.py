@@ -40,6 +40,7 @@ KTHREADD: Final = 2
 
 _PRIVILEGE: Final = "needs the same user or CAP_SYS_PTRACE"
 _SOCKET: Final = re.compile(r"^socket:\[(\d+)\]$")
+_STATUS: Final = re.compile(r"^(Uid|NSpid|VmRSS|RssShmem):\t[ \t]*(\S.*)$", re.MULTILINE)
 _NAMESPACE: Final = re.compile(r"^\w+:\[(\d+)\]$")
 
 
@@ -516,15 +517,11 @@ def _parse_status(text: str) -> tuple[int | None, tuple[int, ...], int | None, i
 
     Shared is RssShmem: shared memory and pinned buffers on /dev/shm (KV offload) count there, mapped files do not.
     """
-    uid = rss = shared = None
-    namespace_pids: tuple[int, ...] = ()
-    for line in text.splitlines():
-        if line.startswith("Uid:"):
-            uid = int(line.split()[1])
-        elif line.startswith("NSpid:"):
-            namespace_pids = tuple(int(word) for word in line.split()[1:])
-        elif line.startswith("VmRSS:"):
-            rss = int(line.split()[1]) * 1024
-        elif line.startswith("RssShmem:"):
-            shared = int(line.split()[1]) * 1024
-    return uid, namespace_pids, rss, shared
+    found = dict(_STATUS.findall(text))
+
+    def kilobytes(name: str) -> int | None:
+        return int(found[name].split()[0]) * 1024 if name in found else None
+
+    uid = int(found["Uid"].split()[0]) if "Uid" in found else None
+    namespace_pids = tuple(int(word) for word in found.get("NSpid", "").split())
+    return uid, namespace_pids, kilobytes("VmRSS"), kilobytes("RssShmem")
