@@ -47,7 +47,8 @@ A name that is not listed gets Grafana's colour by name: the same in every panel
 OTHER_PROGRAMS: Final = "#8B6F47"
 UNATTRIBUTED: Final = GREY
 LIMIT: Final = VERMILLION
-GPU_TOTAL: Final = PALE
+GPU_TOTAL: Final = "text"
+"""The theme's own: visible on dark and on light"""
 
 # What a part of GPU memory, a phase of a request or a state is drawn in, everywhere.
 PART_COLOURS: Final[Mapping[str, str]] = {

@@ -116,7 +116,8 @@ def _one_server() -> list[list[Item]]:
         [
             series(
                 "TTFT jitter: estimate and bounds",
-                "Standard deviation of TTFT in the window. The truth lies inside the band, whatever the distribution is.",
+                "Standard deviation of TTFT in the window. The truth lies inside the band, whatever the distribution is. "
+                "Several hosts: lowest and highest bound, largest estimate.",
                 [
                     Query(f"max ({window('ttft_jitter_upper_seconds')})", "at most"),
                     Query(f"min ({window('ttft_jitter_lower_seconds')})", "at least"),
@@ -143,7 +144,7 @@ def _one_server() -> list[list[Item]]:
                 decimals=0,
                 no_data="No request in the window.",
                 by_server=False,
-                looks=(Look("/^first tokens$/", house.SKY, fill=20), Look("/^finished$/", house.PALE, dashed=True)),
+                looks=(Look("/^first tokens$/", house.SKY, fill=20), Look("/^finished$/", "text", dashed=True)),
             ),
             series(
                 "Where the time goes",

@@ -29,7 +29,7 @@ _ALIGNED = " Run A is moved so that both start together."
 _AB = (
     Look("/^A /", house.RUN_COLOURS["A"], width=2),
     Look("/^B /", house.RUN_COLOURS["B"], width=2, dashed=True),
-    Look("/ baseline/", house.PALE, dashed=True, width=1),
+    Look("/ baseline/", "text", dashed=True, width=1),
 )
 
 

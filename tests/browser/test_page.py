@@ -326,6 +326,26 @@ def test_pause_holds_the_figures_too_and_says_since_when(tmp_path: Path, watched
         exporter.stop()
 
 
+def test_what_is_looked_at_is_not_thrown_away(world: World, watched: Watched) -> None:
+    """While the page stands still its rows stay, also when they are older than a quarter of an hour; an hour is the limit."""
+    page = watched.open(world[1].url)
+    until(page, "() => vllmeter.store.servers.get('vllm-qwen3').loaded")
+    left = page.evaluate(
+        """() => {
+          const { store } = vllmeter;
+          const server = Object.assign(Object.create(store.servers.get("vllm-qwen3")), {
+            t: Array.from({ length: 5000 }, (_, i) => store.wall - 5000 + i), columns: {}, memoryT: [], memory: [] });
+          const trim = (keep) => { store.keep = keep; let before; server.trim = (at) => { before = at; };
+            store.servers.set("x", server); store.tick({ ...store, servers: [...store.order.map((name) => ({ name, now: store.servers.get(name).now })), { name: "x", now: null }] });
+            return store.wall - before; };
+          const out = [trim(Infinity), trim(store.wall - 2000), trim(store.wall - 9000)];
+          store.keep = Infinity;
+          return out;
+        }"""
+    )
+    assert left == pytest.approx([930, 2000, 3600], abs=1)
+
+
 def test_a_selected_number_stays_while_it_is_copied(tmp_path: Path, watched: Watched) -> None:
     """Text under the selection is not written over; after it, the newest value is there at once."""
     server = OneServer()

@@ -65,6 +65,15 @@ ZERO = {
 }
 """Where a constant is put in the place of what is absent."""
 
+ALL_TOGETHER = {
+    "latency-and-jitter / TTFT quantiles: what is certain": "repeated for one server name; widest bounds",
+    "latency-and-jitter / TTFT jitter: estimate and bounds": "the same",
+    "latency-and-jitter / Requests in the window": "repeated for one server name; requests add up over hosts",
+    "latency-and-jitter / Where the time goes": "repeated for one server name; requests are pooled over hosts",
+    "memory-and-budgets / What $server's memory is": "repeated for one server name; bytes add up over hosts",
+}
+"""Lines over time that are one for all chosen servers."""
+
 NO_SERVER_KEYS = {
     "overview / Alerts that fire": "alerts about an exporter have no server, alerts about absence no host",
     "exporter-health / NVML: what it says": "NVML is a fact of the host",
@@ -137,6 +146,15 @@ def summed_ratios(expr: str) -> list[str]:
         for s, above in selectors(expr)
         if re.search(r"_ratio$|:ratio", s.name or "")
         and any(type(node).__name__ == "AggregateExpr" and node.prettify().startswith(("sum", "avg")) for node in above)
+    ]
+
+
+def ungrouped(expr: str) -> list[str]:
+    """Aggregations of everything that was chosen: no `by` and no `without`."""
+    return [
+        node.prettify()
+        for node, _ in nodes(parsed(expr))
+        if type(node).__name__ == "AggregateExpr" and node.modifier is None
     ]
 
 
@@ -401,6 +419,14 @@ def test_statistics_are_never_added(name: str) -> None:
 
 
 @each
+def test_lines_are_told_apart(name: str) -> None:
+    """Over time, one slow or full server must not vanish in a sum or a maximum of all: aggregations say by what."""
+    for target in targets(name):
+        if target.panel["type"] == "timeseries" and key(target) not in ALL_TOGETHER:
+            assert ungrouped(target.expr) == [], target.where
+
+
+@each
 def test_counters_are_rated_before_they_are_summed(name: str) -> None:
     """rate(sum(x)[5m:]) takes the reset of one server for a reset of all."""
     for target in targets(name):
@@ -515,6 +541,8 @@ MISTAKES = (
         unequal_sides,
         'rate(vllmeter_ttft_seconds_sum{server="a"}[5m]) / (rate(vllmeter_ttft_seconds_count[5m]) > 0)',
     ),
+    (ungrouped, "sum(rate(vllmeter_generation_tokens_total[5m]))"),
+    (ungrouped, "max(vllmeter_ttft_window_mean_seconds)"),
     (joins_with_values, "a / on (job, instance, server, engine) (b > 0)"),
     (joins_with_values, "a / on (job, instance, server, window) (b > 0)"),
     (raw_counters, "vllmeter_preemptions_total"),
@@ -555,6 +583,7 @@ def test_known_mistakes_are_noticed(check: Callable[[str], list[str]], expr: str
         (summed_statistics, "max without (window) (vllmeter_requests_waiting_peak)"),
         (summed_statistics, "sum(vllmeter_requests_waiting)"),
         (rated_sums, "max_over_time(a[1h:5s])"),
+        (ungrouped, "sum without (engine) (a) / sum by (job, instance, host, server) (b)"),
         (unequal_sides, 'rate(a_sum{x="1"}[5m]) / (rate(a_count{x="1"}[5m]) > 0)'),
         (joins_with_values, "a / on (job, instance, host, server) (b > 0)"),
         (summed_ratios, "max without (engine) (vllmeter_kv_cache_usage_ratio)"),
@@ -586,7 +615,9 @@ def test_exclusions_are_needed() -> None:
     keys = {key(target) for target in targets()}
     for where in ZERO:
         assert any(filled_with_zero(target.expr) for target in targets() if key(target) == where), where
-    for table in (FIXED_WINDOWS, NO_RATE, NO_SERVER_KEYS, NO_JOB, ZERO):
+    for where in ALL_TOGETHER:
+        assert any(ungrouped(target.expr) for target in targets() if key(target) == where), where
+    for table in (FIXED_WINDOWS, NO_RATE, NO_SERVER_KEYS, NO_JOB, ZERO, ALL_TOGETHER):
         assert set(table) <= keys, set(table) - keys
     for where in NO_SERVER_KEYS:
         mine = [target for target in targets() if key(target) == where]

@@ -110,6 +110,7 @@ class App {
     if (high - low < 1) return;
     this.#hold();
     this.fixed = { from: low, to: high };
+    this.store.keep = Math.min(this.store.keep, low - 5);
     this.summary.show(low, high);
     this.draw();
   }
@@ -117,6 +118,7 @@ class App {
   live() {
     this.fixed = null;
     this.still = null;
+    this.store.keep = Infinity;
     this.summary.hide();
     this.draw();
   }
@@ -126,6 +128,7 @@ class App {
       const { from, to } = this.range();
       this.#hold();
       this.fixed = { from, to };
+      this.store.keep = from - 5;
       this.draw();
     } else this.live();
   }

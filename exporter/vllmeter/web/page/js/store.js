@@ -1,6 +1,7 @@
 // What the page knows: servers, their rows of the last 15 minutes, GPUs, runs. No document, no network.
 
 const KEPT = 900;
+const KEPT_STILL = 3600; // seconds of rows while the page stands still, at most
 
 // The dashboards give these names these colours (grafana/source/house.py); other names take the colours that are left,
 // in the order of the configuration, as `build.py --servers` gives them.
@@ -76,6 +77,7 @@ export class Store {
     this.epoch = null;
     this.version = "";
     this.received = 0;
+    this.keep = Infinity; // Unix seconds: rows from here on are being looked at
   }
 
   // Returns the gap that a new connection could not fill, in seconds; 0 = none.
@@ -120,7 +122,7 @@ export class Store {
       if (item.facts) server.facts = item.facts;
       // Before the history is here rows are kept too: the two overlap, so nothing falls between them.
       server.append(item.rows ?? [], item.memory ?? [], this.fields, this.zero);
-      server.trim(this.wall - KEPT - 30);
+      server.trim(Math.min(this.wall - KEPT - 30, Math.max(this.keep, this.wall - KEPT_STILL)));
     }
     this.#paint(added);
     if (names.length !== this.order.length || names.some((name, i) => name !== this.order[i])) {
