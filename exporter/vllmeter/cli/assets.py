@@ -25,7 +25,27 @@ def export(
     directory: Annotated[Path, typer.Argument(help="Folder to write to; made when missing.")],
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
 ) -> None:
-    """Writes Prometheus rules, alerts and Grafana dashboards to DIRECTORY."""
+    """Writes Prometheus rules, alerts and Grafana dashboards to DIRECTORY.
+
+    Exit code 1 when a file is there already (see --force) or cannot be written.
+    """
+    try:
+        written = _write(directory, force)
+    except OSError as error:
+        typer.echo(f"{error.filename or directory}: cannot be written: {error.strerror}; name another folder", err=True)
+        raise typer.Exit(1) from error
+    if not written:
+        typer.echo("this installation carries no assets; install the wheel or run from a checkout", err=True)
+        raise typer.Exit(1)
+    typer.echo(f"wrote {written} files to {directory}")
+    typer.echo("  prometheus/prometheus.yml    scrape job; rule_files point to rules/ and ../alerts/")
+    typer.echo("  prometheus/rules/            recording rules")
+    typer.echo("  alerts/                      alerts and alertmanager.yml")
+    typer.echo("  grafana/                     dashboards and provisioning")
+
+
+def _write(directory: Path, force: bool) -> int:
+    """Number of files written."""
     written = 0
     root = assets_root()
     for part in PARTS:
@@ -37,14 +57,7 @@ def export(
             with source.open("rb") as reader, target.open("wb") as writer:
                 shutil.copyfileobj(reader, writer)
             written += 1
-    if not written:
-        typer.echo("this installation carries no assets; install the wheel or run from a checkout", err=True)
-        raise typer.Exit(1)
-    typer.echo(f"wrote {written} files to {directory}")
-    typer.echo("  prometheus/prometheus.yml    scrape job; rule_files point to rules/ and ../alerts/")
-    typer.echo("  prometheus/rules/            recording rules")
-    typer.echo("  alerts/                      alerts and alertmanager.yml")
-    typer.echo("  grafana/                     dashboards and provisioning")
+    return written
 
 
 def _files(source: Path, target: Path) -> list[tuple[Path, Path]]:

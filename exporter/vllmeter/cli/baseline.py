@@ -20,7 +20,10 @@ def set_(
     config: ConfigOption = None,
     state: StateOption = None,
 ) -> None:
-    """Makes a run, or several repetitions of one, the baseline of its server and scenario."""
+    """Makes a run, or several repetitions of one, the baseline of its server and scenario.
+
+    Exit code 1 when there is no usable run of that name.
+    """
     from vllmeter.runs.baseline import set_baseline
     from vllmeter.runs.model import FINISHED
     from vllmeter.runs.store import StoreError

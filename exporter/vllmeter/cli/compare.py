@@ -35,7 +35,10 @@ def compare(
     config: ConfigOption = None,
     state: StateOption = None,
 ) -> None:
-    """Compares runs: numbers side by side, what changed besides, and a verdict where the evidence allows one."""
+    """Compares runs: numbers side by side, what changed besides, and a verdict where the evidence allows one.
+
+    Exit code 1 when a run cannot be found or read, 2 for a mistake in the options, 4 for --fail-on regression.
+    """
     from vllmeter.runs.compare import compare as make
     from vllmeter.runs.store import StoreError
 
@@ -60,8 +63,11 @@ def compare(
         if output is None:
             show(found, Console(width=None if sys.stdout.isatty() else 160))
         else:
-            with output.open("w", encoding="utf-8") as file:
-                show(found, Console(file=file, width=160))
+            try:
+                with output.open("w", encoding="utf-8") as file:
+                    show(found, Console(file=file, width=160))
+            except OSError as error:
+                fail(f"{output}: cannot be written ({error.strerror or error}): name another file", 1)
     else:
         _write(_text(found, output_format), output)
     if fail_on == "regression" and found.regression:
@@ -92,5 +98,5 @@ def _write(text: str, output: Path | None) -> None:
     try:
         output.write_text(text, encoding="utf-8")
     except OSError as error:
-        fail(f"{output} cannot be written ({error.strerror or error})", 1)
+        fail(f"{output}: cannot be written ({error.strerror or error}): name another file", 1)
     typer.echo(f"wrote {output}", err=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import signal
 import sys
@@ -13,7 +14,7 @@ import time
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -42,14 +43,24 @@ def demo(
 ) -> None:
     """Replays three real vLLM instances, runs the exporter on them and lets a real Prometheus scrape it.
 
-    Ctrl-C stops everything that was started.
+    Ctrl-C stops everything that was started. Exit code of --check: 0 when all answers agree with the recording,
+    else 1; 2 for a mistake in the options.
     """
     from vllmeter.demo.stack import DemoError, Stack
 
     file = recording or find_recording()
+    if not speed > 0:
+        _mistake(f"--speed {speed:g}: use a number above 0")
+    if listen is not None and not re.fullmatch(r".+:\d{1,5}", listen):
+        _mistake(f"--listen {listen}: no HOST:PORT, for example 127.0.0.1:9877")
+    if not file.is_file():
+        _mistake(f"{file}: no such recording; check the path")
     keep = folder is not None
     place = folder or Path(tempfile.mkdtemp(prefix="vllmeter-demo-"))
-    stack = Stack(place)
+    try:
+        stack = Stack(place)
+    except OSError as error:
+        _mistake(f"{place}: cannot be a folder for logs and data: {error.strerror}; name another with --folder")
     interrupted = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: interrupted.set())
@@ -59,13 +70,19 @@ def demo(
     except DemoError as error:
         typer.echo(f"\n{error}", err=True)
     finally:
-        typer.echo("stopping …")
+        if began := bool(stack.started):
+            typer.echo("stopping …")
         stack.stop()
-        if not keep and code == 0:
+        if not keep and (code == 0 or not began):
             shutil.rmtree(place, ignore_errors=True)
         elif code:
             typer.echo(f"logs are in {place}", err=True)
     raise typer.Exit(code)
+
+
+def _mistake(message: str) -> NoReturn:
+    typer.echo(message, err=True)
+    raise typer.Exit(2)
 
 
 def find_recording() -> Path:

@@ -27,7 +27,10 @@ def import_(
     config: ConfigOption = None,
     state: StateOption = None,
 ) -> None:
-    """Stores a result file as a run of its own, or adds it to one (--run)."""
+    """Stores a result file as a run of its own, or adds it to one (--run).
+
+    Exit code 1 when a file or run cannot be used, 2 for a mistake in the options.
+    """
     from vllmeter.recording.format import SUFFIX, RecordingError
     from vllmeter.runs.results import ResultFileError
     from vllmeter.runs.store import StoreError

@@ -51,9 +51,16 @@ def init(
         typer.Option("--gpu-total", help="CUDA total of the card, for example 7.78GiB; default: read from NVML."),
     ] = None,
 ) -> None:
-    """Writes a commented vllmeter.yaml with servers, URLs, budgets and log sources, and says what will not work."""
+    """Writes a commented vllmeter.yaml with servers, URLs, budgets and log sources, and says what will not work.
+
+    Exit code 1 when no vLLM server is found, 2 when a file cannot be read or written.
+    """
     if (from_compose is None) != from_processes:
         typer.echo("give either --from-compose FILE or --from-processes", err=True)
+        raise typer.Exit(2)
+    if from_compose is not None and _read_text(from_compose) is None:
+        why = "too large, a folder, or no text" if from_compose.exists() else "it does not exist"
+        typer.echo(f"{from_compose}: no file that can be read ({why}); give the path of your compose.yaml", err=True)
         raise typer.Exit(2)
     total, context = _card(gpu_total)
     if from_compose is not None:
@@ -70,7 +77,7 @@ def init(
             typer.echo(f"{output}: exists already; name another file or remove it", err=True)
             raise typer.Exit(2) from None
         except OSError as error:
-            typer.echo(f"{output}: {error.strerror}", err=True)
+            typer.echo(f"{output}: cannot be written: {error.strerror}; name another file", err=True)
             raise typer.Exit(2) from None
     place = f" -> {output}" if output is not None else ""
     said = (

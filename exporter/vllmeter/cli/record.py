@@ -36,7 +36,10 @@ def record(
     start: Annotated[float, typer.Option("--from", help="With --copy: first second to keep.")] = 0.0,
     stop: Annotated[float | None, typer.Option("--to", help="With --copy: second at which to end.")] = None,
 ) -> None:
-    """Records endpoints, GPUs and processes into FILE; keys, home folders, hosts and addresses are masked."""
+    """Records endpoints, GPUs and processes into FILE; keys, home folders, hosts and addresses are masked.
+
+    Exit code 1 when nothing can be recorded or no server answered; what was recorded before an error is kept.
+    """
     if copy is not None:
         _copy(copy, file, start, stop, force)
         return
@@ -145,6 +148,8 @@ def _copy(source: Path, target: Path, start: float, stop: float | None, force: b
 
     if target.exists() and not force:
         _fail(f"{target}: exists; give another name, or --force to overwrite it")
+    if not source.is_file():  # before anything is overwritten
+        _fail(f"{source}: cannot be opened (no such file); check the path")
     if target.exists() and target.samefile(source):
         _fail(f"{target}: is the source itself; give another name")
     try:

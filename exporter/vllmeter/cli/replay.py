@@ -30,7 +30,10 @@ def replay(
     ] = None,
     info: Annotated[bool, typer.Option("--info", help="Say what is in the recording and end.")] = False,
 ) -> None:
-    """Serves FILE as if its servers were running, and prints the vllmeter.yaml to watch them with."""
+    """Serves FILE as if its servers were running, and prints the vllmeter.yaml to watch them with.
+
+    Ctrl-C ends it. Exit code 1 when FILE is no recording or a port cannot be used.
+    """
     from vllmeter.recording.format import RecordingError, summarise
     from vllmeter.recording.replay import ReplayError, ReplayServer
 

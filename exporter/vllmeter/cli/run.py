@@ -97,9 +97,14 @@ def run(
     options, 1 when the exporter cannot be used or nothing can be stored; 130 when it was stopped.
     """
     from vllmeter.runs.model import LEVELS
+    from vllmeter.runs.store import StoreError, check_name
 
     if level is not None and level not in LEVELS:
         fail(f"--level {level}: use L1, L2 or L3")
+    try:
+        check_name(name)
+    except StoreError as error:
+        fail(str(error))
     seconds, requests = parse_warmup(warmup)
     steps = plan_steps(name, tuple(command or ()), scenario, repeat, tuple(candidate or ()), tuple(load or ()))
     store = open_store(state, config)

@@ -37,7 +37,10 @@ def open_store(state: Path | None, config: Path | None) -> RunStore:
         path = config if config is not None else DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None
         if path is not None:
             state = read_settings(path, None).state_dir
-    return RunStore(state)
+    store = RunStore(state)
+    if store.state.exists() and not store.state.is_dir():
+        fail(f"{store.state}: is no folder: give the state folder with --state or VLLMETER_STATE")
+    return store
 
 
 def runs(
@@ -55,7 +58,10 @@ def runs(
     config: ConfigOption = None,
     state: StateOption = None,
 ) -> None:
-    """Lists stored runs, oldest first; removes them on request.  Runs of baselines are never pruned."""
+    """Lists stored runs, oldest first; removes them on request. Runs of baselines are never pruned.
+
+    Exit code 1 when there is no such run, 2 for a mistake in the options.
+    """
     from vllmeter.runs.baseline import load_stored
     from vllmeter.runs.store import StoreError
 

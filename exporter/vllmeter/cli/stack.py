@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 from pathlib import Path
@@ -72,6 +73,9 @@ def stack(
             err=True,
         )
         raise typer.Exit(2)
+    if not re.fullmatch(r"(\d+(ms|[smhdwy]))+", retention):
+        typer.echo(f"--retention {retention}: use for example 15d, 30d or 1y", err=True)
+        raise typer.Exit(2)
     place = folder if folder is not None else state_directory(settings) / "stack"
     program = s.find_program(s.PROMETHEUS_NAMES)
     if program is None:
@@ -82,7 +86,11 @@ def stack(
     interrupted = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: interrupted.set())
-    started = s.Stack(place)
+    try:
+        started = s.Stack(place)
+    except OSError as error:
+        typer.echo(f"{place}: cannot be a folder for data: {error.strerror}; name another with --folder", err=True)
+        raise typer.Exit(1) from error
     try:
         _start(started, program, path, access, (settings.listen_host, settings.listen_port), retention,
                (prometheus_port, alertmanager_port))  # fmt: skip
