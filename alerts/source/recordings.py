@@ -317,18 +317,24 @@ def groups() -> dict[str, tuple[str, list[Group]]]:
                             "server_gpu:vllmeter_gpu_memory_restart_room_bytes:diff",
                             # What the start-up check of vLLM >= 0.9.1 sees: free memory after the context exists.
                             # A server that is up counts with what it would give back; one whose memory is not
-                            # known while it runs gives no value.
+                            # known while it runs gives no value. One that is down has no process, so no card and no
+                            # budget any more: for an hour the last ones count.
                             f"""\
 (
   {used}
   or
-  ({budget} * 0 and on (job, instance, server) (vllmeter_server_up == 0))
+  (last_over_time({budget}[1h]) * 0 and on (job, instance, server) (vllmeter_server_up == 0))
 )
 + on (job, instance, gpu, uuid) group_left () vllmeter_gpu_memory_free_bytes
-- {budget}
+- (
+  {budget}
+  or
+  (last_over_time({budget}[1h]) and on (job, instance, server) (vllmeter_server_up == 0))
+)
 - (
   max without (part, source) (vllmeter_server_gpu_memory_part_bytes{{part="context"}})
-  or {budget} * 0
+  or max without (part, source) (last_over_time(vllmeter_server_gpu_memory_part_bytes{{part="context"}}[1h]))
+  or last_over_time({budget}[1h]) * 0
 )""",
                         ),
                         Recording(

@@ -864,7 +864,10 @@ def memories(b: Builder) -> None:
         "a server that is down and does not fit any more",
         "VllmeterRestartWouldFail",
         {
+            # without a process the exporter knows neither its card nor, on it, its budget and context
             "server_gpu_memory_used_bytes": f"{5 * GIB}x{steps(FAULT)} stale",
+            "server_gpu_memory_budget_bytes": f"{6 * GIB}x{steps(FAULT)} stale",
+            'server_gpu_memory_part_bytes{part="context"}': f"{600 * MIB}x{steps(FAULT)} stale",
             "server_up": until(1, 0),
             "gpu_memory_free_bytes": f"{5.5 * GIB}",
             **small,
