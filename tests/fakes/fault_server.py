@@ -128,6 +128,16 @@ def slow_body(sock: socket.socket, _path: str) -> bool:
     return False
 
 
+def slow_lines(sock: socket.socket, _path: str) -> bool:
+    """A body without a length, one good line at a time, for ever: cut off anywhere it looks complete."""
+    sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n")
+    with contextlib.suppress(OSError):
+        for number in range(600):
+            sock.sendall(b"vllm:x%d 1\n" % number)
+            time.sleep(0.3)
+    return False
+
+
 def endless_body(sock: socket.socket, _path: str) -> bool:
     """A chunked body without an end."""
     sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n")

@@ -13,6 +13,7 @@ import pytest
 from fakes import fault_server as f
 from vllmeter.config.settings import Auth, Server, Timeouts
 from vllmeter.scrape.client import ScrapeClient
+from vllmeter.scrape.connection import Sockets
 from vllmeter.scrape.outcome import FAILURE_REASONS, GONE
 
 QUICK = Timeouts(connect=0.5, read=0.4, total=1.0)
@@ -212,6 +213,52 @@ def test_credentials_come_from_environment_and_file(monkeypatch: pytest.MonkeyPa
     assert sent == ["Bearer s3cret", "Basic bWU6aHVudGVyMg=="]
     assert missing.reason == "secret"
     assert missing.detail == "environment variable TOKEN_B is not set"
+
+
+@pytest.mark.parametrize("behaviour", [f.slow_lines, f.slow_body])
+def test_what_our_own_watchdog_cut_off_is_no_answer(behaviour: f.Behaviour) -> None:
+    """Whoever notices first that the time is over: a timeout, never a body that looks whole, nor "truncated"."""
+    with f.FaultServer(behaviour) as server:
+        c = client(server.url, timeout=Timeouts(connect=0.5, read=5.0, total=0.7))
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(0.002):
+                c.abort()
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            for _ in range(3):
+                got = c.metrics()
+                assert (got.body, got.reason) == (None, "timeout"), got
+        finally:
+            over.set()
+            watcher.join()
+
+
+def test_a_closed_client_leaves_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closed in the middle of an exchange, which would be tried once more, or while it connects."""
+    opened: list[socket.socket] = []
+    real = Sockets.add
+
+    def add(self: Sockets, sock: socket.socket) -> None:
+        opened.append(sock)
+        real(self, sock)
+        if len(opened) == 2:  # the second client, as soon as it is connected
+            clients[1].close()
+
+    monkeypatch.setattr(Sockets, "add", add)
+    with f.FaultServer(f.silent) as silent, f.FaultServer() as good:
+        clients = [client(silent.url), client(good.url)]
+        timer = threading.Timer(0.2, clients[0].close)
+        timer.start()
+        assert clients[0].metrics().reason == "reset"
+        timer.join()
+        assert len(opened) == 1
+        clients[1].metrics()
+        assert len(opened) > 1
+        assert {sock.fileno() for sock in opened} == {-1}
 
 
 def test_health_and_version() -> None:

@@ -44,6 +44,7 @@ class ScrapeClient:
         self._base = parts.path
         self._headers = {"Accept-Encoding": "identity", "User-Agent": f"vllmeter/{__version__}"}
         self._deadline: float | None = None
+        self._closed = False
 
     def metrics(self) -> Fetch:
         """One GET of the metrics path."""
@@ -77,7 +78,8 @@ class ScrapeClient:
             self._sockets.shutdown()
 
     def close(self) -> None:
-        """Closes the connection; an exchange under way fails at once."""
+        """Closes the connection; an exchange under way fails at once, and none leaves a connection behind."""
+        self._closed = True
         self._sockets.shutdown()
         self._drop_connection()
 
@@ -97,7 +99,7 @@ class ScrapeClient:
                 # vLLM's server closes idle connections after 5 s: a kept connection that turns out to be closed
                 # is no failure of the server.  A fresh one decides.
                 quick = time.monotonic() - started < 0.5
-                if fetch.reason == "reset" and attempt == 1 and quick:
+                if fetch.reason == "reset" and attempt == 1 and quick and not self._closed:
                     continue
                 return fetch
         finally:
@@ -152,7 +154,7 @@ class ScrapeClient:
                 reason, detail = "timeout", f"no complete answer within {self._server.timeout.total:g} s"
             return failed(reason, detail, status if reason == "truncated" else None)
         finally:
-            if not done:
+            if not done or self._closed:  # close() may have come while we connected
                 connection.close()
                 self._drop_connection()  # the next one reads certificates that may have been renewed
 
@@ -202,6 +204,9 @@ class ScrapeClient:
             if time.monotonic() - started > self._server.timeout.total:
                 return failed("timeout", f"body still coming after {self._server.timeout.total:g} s")
         body = b"".join(pieces)
+        if time.monotonic() - started > self._server.timeout.total:
+            # The end may be our own abort: without a length it looks like the end of the body.
+            return failed("timeout", f"{size} bytes after {self._server.timeout.total:g} s")
         if declared.isdigit() and size < int(declared):
             return failed("truncated", f"{size} of {declared} bytes")
         if metrics and not body:
