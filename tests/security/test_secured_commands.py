@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -24,7 +25,9 @@ import pytest
 from fakes.openai_stub import OpenAiStub
 from security import certificates
 from security.serving import ROOT, Served, serving
+from vllmeter.config.settings import Server
 from vllmeter.remote import AccessError, RemoteError, RemoteExporter, make_access
+from vllmeter.scrape.client import ScrapeClient
 
 PASSWORD = "hunter2 with a space"
 TOKEN = "0123456789abcdef-token"
@@ -248,6 +251,26 @@ def test_a_name_that_the_certificate_does_not_hold(world: World) -> None:
     with pytest.raises(RemoteError, match=r"its certificate is not for 'localhost'.*--server-name"):
         RemoteExporter(access(world, url=url)).healthy()
     RemoteExporter(replace(access(world, url=url), server_name="127.0.0.1")).healthy()
+
+
+def test_a_home_made_ca_is_taken_by_every_python(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.13 made contexts strict; what Prometheus and curl take must not depend on that, here and in scrapes."""
+    real = ssl.create_default_context
+
+    def strict(*args: Any, **more: Any) -> ssl.SSLContext:
+        context = real(*args, **more)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+    RemoteExporter(access(world)).healthy()
+    files = {"ca_file": "ca.pem", "cert_file": "client.pem", "key_file": "client.key"}
+    tls = {key: str(world.folder / name) for key, name in files.items()}
+    auth = {"bearer_token_file": str(world.folder / "token")}
+    client = ScrapeClient(Server.model_validate({"name": "x", "url": world.url, "tls": tls, "auth": auth}))
+    got = client.metrics()
+    client.close()
+    assert got.ok, got
 
 
 def test_a_rotated_token_is_read_again(world: World) -> None:
