@@ -118,12 +118,14 @@ def test_a_killed_server_is_gone_within_three_seconds_and_its_lines_stop(world: 
               const s = vllmeter.store.servers.get("vllm-embed");
               const card = document.querySelector(".card[data-server=vllm-embed]");
               return { age: vllmeter.store.wall - s.t.at(-1), memory: s.memory.at(-1), pill: card.querySelector("[data-v=state]").textContent,
+                unexplained: [...document.querySelectorAll(".card dd")].filter((dd) => dd.textContent === "–" && !dd.title).map((dd) => dd.dataset.v),
                 running: card.querySelector("dd[data-v=running]").textContent, reason: card.querySelector("[data-v=reason]").textContent };
             }"""
         )
         assert seen["age"] > 2.0
         assert seen["memory"] != 0
         assert seen["running"] == "–"
+        assert seen["unexplained"] == []
         assert "gone" in seen["pill"]
         assert "refused" in seen["reason"]
     finally:

@@ -13,11 +13,14 @@ const jitter = (w) => {
   return ` ± ${f.interval([w.ttft_jitter_lower, w.ttft_jitter_upper])}`;
 };
 
+// Why a figure of the window is not there; null when it is.
+const why = (s, shown, name) => (f.known(shown) ? null : f.reason(s.now.window?.absent?.[name] ?? (s.now.window ? null : "no_samples")));
+
 // The figures in a card's head: text, raw, what the title says, whether it stands out. `raw` is the exact value; tests and scripts compare it with snapshot.json.
 const FIGURES = [
-  ["running", "Running", (s) => [f.count(s.now.running), s.now.running]],
-  ["waiting", "Waiting", (s) => [f.count(s.now.waiting), s.now.waiting, f.known(s.now.window?.requests_waiting_peak) ? `peak in 60 s: ${f.count(s.now.window.requests_waiting_peak)}` : null]],
-  ["kv", "KV cache", (s) => [f.percent(s.now.kv_cache_usage, 1), s.now.kv_cache_usage, f.known(s.now.window?.kv_cache_usage_peak) ? `peak in 60 s: ${f.percent(s.now.window.kv_cache_usage_peak, 1)}` : null]],
+  ["running", "Running", (s) => [f.count(s.now.running), s.now.running, why(s, s.now.running, "requests_running_peak")]],
+  ["waiting", "Waiting", (s) => [f.count(s.now.waiting), s.now.waiting, f.known(s.now.window?.requests_waiting_peak) ? `peak in 60 s: ${f.count(s.now.window.requests_waiting_peak)}` : why(s, s.now.waiting, "requests_waiting_peak")]],
+  ["kv", "KV cache", (s) => [f.percent(s.now.kv_cache_usage, 1), s.now.kv_cache_usage, f.known(s.now.window?.kv_cache_usage_peak) ? `peak in 60 s: ${f.percent(s.now.window.kv_cache_usage_peak, 1)}` : why(s, s.now.kv_cache_usage, "kv_cache_usage_peak")]],
   ["ttft", "TTFT mean ± jitter", (s) => {
     const w = s.now.window;
     if (!w || !f.known(w.ttft_mean)) return [f.NONE, null, f.reason(w?.absent?.ttft_mean ?? (w ? null : "no_samples"))];
@@ -28,9 +31,9 @@ const FIGURES = [
     const pair = w?.ttft_quantiles?.["0.95"];
     return [f.interval(pair), pair ?? null, pair ? "The 95th of 100 requests lies between these" : f.reason(w?.absent?.["ttft_quantiles[0.95]"] ?? w?.absent?.ttft_quantiles ?? w?.absent?.ttft_mean)];
   }],
-  ["itl", "ITL mean", (s) => [f.seconds(s.now.window?.itl_mean), s.now.window?.itl_mean, f.known(s.now.window?.itl_mean) ? null : f.reason(s.now.window?.absent?.itl_mean)]],
-  ["tokens", "Tokens/s", (s) => [f.rate(s.now.window?.generation_tokens_per_second), s.now.window?.generation_tokens_per_second, "generated, mean of 60 s"]],
-  ["preemptions", "Preempted", (s) => [f.count(s.now.window?.preemptions), s.now.window?.preemptions, "in the last 60 s", s.now.window?.preemptions > 0]],
+  ["itl", "ITL mean", (s) => [f.seconds(s.now.window?.itl_mean), s.now.window?.itl_mean, why(s, s.now.window?.itl_mean, "itl_mean")]],
+  ["tokens", "Tokens/s", (s) => [f.rate(s.now.window?.generation_tokens_per_second), s.now.window?.generation_tokens_per_second, why(s, s.now.window?.generation_tokens_per_second, "itl_mean") ?? "generated, mean of 60 s"]],
+  ["preemptions", "Preempted", (s) => [f.count(s.now.window?.preemptions), s.now.window?.preemptions, why(s, s.now.window?.preemptions, "preemptions") ?? "in the last 60 s", s.now.window?.preemptions > 0]],
   ["memory", "Memory / budget", (s) => {
     const used = usedOf(s);
     const budget = budgetOf(s);
