@@ -116,6 +116,17 @@ class Truth:
         found = [p.used_bytes or 0 for p in moment.nvml.gpus[0].processes or () if p.pid in own]
         return sum(found) if found else None
 
+    def flag(self, second: int, server: str, name: str) -> float | None:
+        """A number of the command line of the process that listens on the recorded port."""
+        table = self.moments[second].processes
+        assert table is not None
+        port = next(str(s.port) for s in self.header.servers if s.name == server)
+        for process in table.processes.values():
+            argv = process.argv or ()
+            if "--port" in argv and port in argv and name in argv:
+                return float(argv[argv.index(name) + 1])
+        return None
+
     def budget(self, second: int, server: str) -> float:
         """Fraction of the flag × (NVML total − reserved), which is CUDA's total on this card to the byte."""
         gpu = self.gpu(second)
@@ -274,6 +285,19 @@ SOLVERS: Mapping[int, Solver] = {
         positive=True,
     ),
     25: lambda t, at: {"": joules_per_token(t, at, 30)},
+    26: lambda t, at: t.each(
+        lambda s: ratio(
+            max(t.value(x, s, "vllm:num_requests_running") or 0 for x in range(latest(at) - 60, latest(at) + 1)),
+            t.flag(latest(at), s, "--max-num-seqs"),
+        )
+    ),
+    27: lambda t, at: t.each(
+        lambda s: (
+            t.flag(at, s, "--max-num-batched-tokens")
+            if t.flag(at, s, "--max-num-batched-tokens") != t.flag(0, s, "--max-num-batched-tokens")
+            else None
+        )
+    ),
 }
 
 CLIENT_JITTER = 2.453
@@ -412,10 +436,10 @@ def truth() -> Truth:
 RECIPES = recipes()
 
 
-def test_the_page_holds_25_questions() -> None:
+def test_the_page_holds_27_questions() -> None:
     """Numbered from 1, each asked once."""
-    assert [recipe.number for recipe in RECIPES] == list(range(1, 26))
-    assert len({recipe.query for recipe in RECIPES}) == 25
+    assert [recipe.number for recipe in RECIPES] == list(range(1, 28))
+    assert len({recipe.query for recipe in RECIPES}) == 27
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: f"{recipe.number:02}")
