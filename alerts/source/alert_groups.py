@@ -268,7 +268,7 @@ EXPORTERS = [
   or
   vllmeter_scrape_in_flight_seconds > <<sample_age_limit>>
 )
-and {ON} (vllmeter_server_up == 1)
+and {ON} ({state("late")})
 """,
         "Samples of vLLM server {{ $labels.server }} on {{ $labels.host }} come late",
         """The newest sample of {{ $labels.server }} is {{ $value | humanizeDuration }} old, or a scrape has been

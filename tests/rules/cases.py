@@ -613,27 +613,34 @@ def exporters(b: Builder) -> None:
     b.add(
         "a sample that grows old",
         "VllmeterSamplingLate",
-        {"sample_age_seconds": until(0.4, 25)},
+        {"sample_age_seconds": until(0.4, 25), **in_state("late")},
         [late("warning", "25s")],
         hold=30,
     )
     b.add(
         "an answer that does not come",
         "VllmeterSamplingLate",
-        {"scrape_in_flight_seconds": until(0.1, 40)},
+        {"scrape_in_flight_seconds": until(0.1, 40), **in_state("late")},
         [late("warning", "40s")],
+        hold=30,
+    )
+    b.add(
+        "each attempt ends after the read timeout of 10 s, as a failure",
+        "VllmeterSamplingLate",
+        {"sample_age_seconds": until(0.4, 25), "server_up": until(1, 0), **in_state("late")},
+        [late("warning", "25s")],
         hold=30,
     )
     b.add(
         "a server that is down is not late",
         "VllmeterSamplingLate",
-        {"sample_age_seconds": until(0.4, 25), "server_up": until(1, 0)},
+        {"sample_age_seconds": until(0.4, 25), "server_up": until(1, 0), **in_state("gone")},
         silent=[345, 420, 840],
     )
     b.add(
         "a busy server that answers after four seconds",
         "VllmeterSamplingLate",
-        {"sample_age_seconds": until(0.4, 4.5), "scrape_in_flight_seconds": until(0.1, 4)},
+        {"sample_age_seconds": until(0.4, 4.5), "scrape_in_flight_seconds": until(0.1, 4), **in_state("late")},
         silent=[345, 420, 840],
     )
     b.add(

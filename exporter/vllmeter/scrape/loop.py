@@ -81,11 +81,12 @@ class TargetLoop:
         target.peer = client.peer
         reading = target.finish(fetch, at, wall)
         up = reading is not None
-        answered = fetch.status is not None
-        if answered and (at - self._health_at >= _HEALTH_EVERY or up != self._was_up):
+        # whoever does not answer /metrics in time may answer /health all the same: then nobody is unreachable
+        somebody = fetch.status is not None or fetch.reason == "timeout"
+        if somebody and (at - self._health_at >= _HEALTH_EVERY or up != self._was_up):
             self._health_at = at
             target.probed(client.health())
-        elif not answered:
+        elif not somebody:
             target.probed(None)
         if up and (at - self._version_at >= _VERSION_EVERY or not self._was_up):
             self._version_at = at
