@@ -283,7 +283,7 @@ and {ON} ({state("late")})
         "2m",
         """
 vllmeter_nvml_up == 0
-unless on (job, instance) vllmeter_nvml_status_info{reason=~"switched off.*"}
+unless on (job, instance) vllmeter_nvml_status_info{reason=~"switched off.*|hung|late.*"}
 """,
         "vllmeter on {{ $labels.instance }} gets no readings from NVML",
         """GPU memory, budgets and attribution are absent on {{ $labels.instance }}. vllmeter_nvml_status_info says
@@ -296,10 +296,14 @@ unless on (job, instance) vllmeter_nvml_status_info{reason=~"switched off.*"}
         "warning",
         "cause",
         "1m",
-        "vllmeter_nvml_sample_age_seconds > <<nvml_age_limit>> and on (job, instance) (vllmeter_nvml_up == 1)",
+        # While a call hangs the exporter says so every second, with nvml_up 0: the age alone would never show it.
+        """
+        max without (reason) (vllmeter_nvml_status_info{reason="hung"}) == 1
+        or
+        vllmeter_nvml_sample_age_seconds > <<nvml_age_limit>>
+        """,
         "NVML on {{ $labels.instance }} does not return",
-        """The newest NVML reading of {{ $labels.instance }} is {{ $value | humanizeDuration }} old: a driver call
-        hangs. GPU values are withheld.""",
+        """A driver call of the exporter at {{ $labels.instance }} hangs. GPU values are withheld until it returns.""",
         EXPORTER,
         level="host",
     ),

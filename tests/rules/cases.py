@@ -666,28 +666,37 @@ def exporters(b: Builder) -> None:
         {"nvml_up": until(1, 0), 'nvml_status_info{reason="switched off (nvml.enabled)"}': "1"},
         silent=[330, 480, 840],
     )
+    hangs = fired(
+        "warning",
+        "cause",
+        "vllmeter-exporter",
+        "NVML on a:9877 does not return",
+        "A driver call of the exporter at a:9877 hangs. GPU values are withheld until it returns.",
+        level="host",
+    )
+    hung: dict[str, str | None] = {
+        "nvml_up": until(1, 0),
+        'nvml_status_info{reason="hung"}': f"_x{steps(FAULT)} 1",
+        "nvml_sample_age_seconds": "0.5",
+    }
+    b.add("a driver call that hangs", "VllmeterNvmlSamplesOld", hung, [hangs], hold=60)
+    b.add("a driver call that hangs has its own alert", "VllmeterNvmlUnavailable", hung, silent=[295, 480, 840])
     b.add(
-        "a driver call that hangs",
+        "a reading thread that is stuck",
         "VllmeterNvmlSamplesOld",
-        {"nvml_sample_age_seconds": until(0.5, "20+5")},
-        [
-            fired(
-                "warning",
-                "cause",
-                "vllmeter-exporter",
-                "NVML on a:9877 does not return",
-                """The newest NVML reading of a:9877 is 2m 0s old: a driver call hangs. GPU values are withheld.""",
-                level="host",
-            )
-        ],
-        hold=60,
+        {
+            "nvml_up": until(1, 0),
+            'nvml_status_info{reason="late: the newest tick is too old"}': f"_x{steps(FAULT)} 1",
+            "nvml_sample_age_seconds": until(0.5, "20+5"),
+        },
+        [hangs],
         silent=[295, 360],
         fires=[410],
     )
     b.add(
-        "NVML that is not up has its own alert",
+        "NVML that says why it is not there",
         "VllmeterNvmlSamplesOld",
-        {"nvml_sample_age_seconds": until(0.5, "20+5"), "nvml_up": until(1, 0)},
+        {"nvml_up": until(1, 0), 'nvml_status_info{reason="driver_upgraded"}': f"_x{steps(FAULT)} 1"},
         silent=[295, 420, 840],
     )
     lost = {
