@@ -314,9 +314,27 @@ def test_no_samples_at_all_is_idle_and_not_supported_is_unknown() -> None:
     gpu = one(NvmlReader(FakePynvml([device])).read(1.0, 1.0))
     assert {process.sm_utilization_ratio for process in gpu.processes or ()} == {0.0}
     device.errors["nvmlDeviceGetProcessUtilization"] = 3
-    gpu = one(NvmlReader(FakePynvml([device])).read(1.0, 1.0))
+    gpu = one(NvmlReader(FakePynvml([device])).read(4.0, 4.0))
     assert {process.sm_utilization_ratio for process in gpu.processes or ()} == {None}
     assert "sm_utilization_ratio" in gpu.absent
+
+
+def test_sm_use_is_asked_for_every_two_seconds_and_at_once_for_a_new_process() -> None:
+    """The dearest question of all; in between its last answer stands, but never as "idle" for who was not asked for."""
+    device = FakeDevice(compute=[entry(5, 1)], samples=[sample(5, 10_000_000, 40)])
+    reader = NvmlReader(FakePynvml([device]))
+
+    def use(at: float) -> dict[int, float | None]:
+        return {p.pid: p.sm_utilization_ratio for p in one(reader.read(at, 10.0 + at)).processes or ()}
+
+    assert use(0.0) == {5: 0.4}
+    device.samples = [sample(5, 10_900_000, 70), sample(6, 10_900_000, 20)]
+    assert use(1.0) == {5: 0.4}
+    device.compute = [entry(5, 1), entry(6, 1)]
+    assert use(1.5) == {5: 0.7, 6: 0.2}
+    device.samples = [sample(5, 12_900_000, 10)]
+    assert use(2.5) == {5: 0.7, 6: 0.2}
+    assert use(3.5) == {5: 0.1, 6: 0.0}
 
 
 def test_success_raised_as_an_error_means_no_samples() -> None:

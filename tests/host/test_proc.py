@@ -226,6 +226,17 @@ def test_a_new_port_is_seen_within_five_seconds(tree: FakeProc) -> None:
     assert source.read(5.0, []).processes[130].listening_ports == (8000,)
 
 
+def test_sockets_of_a_server_that_runs_for_long_are_read_every_ten_seconds(tree: FakeProc) -> None:
+    """net/tcp is dear on large machines, and an old server hardly opens another port."""
+    tree.add(130, argv=["vllm", "serve", "m"], comm="vllm", listen=[8000])
+    source = reader(tree)
+    for at in (0.0, 120.0, 200.0):
+        assert source.read(at, []).processes[130].listening_ports == (8000,)
+    tree.add(130, argv=["vllm", "serve", "m"], comm="vllm", listen=[8000, 9000])
+    assert source.read(209.0, []).processes[130].listening_ports == (8000,)
+    assert source.read(210.0, []).processes[130].listening_ports == (8000, 9000)
+
+
 def test_ended_processes_are_forgotten(tree: FakeProc) -> None:
     """No entry of a pid that is not there any more."""
     source = reader(tree)

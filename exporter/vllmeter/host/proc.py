@@ -31,7 +31,11 @@ YOUNG: Final = 120.0
 """Seconds in which a process may still rename itself, exec or be moved to its cgroup."""
 REREAD: Final = 30.0
 """Seconds after which facts that hardly change are read again."""
-SOCKETS_EVERY: Final = 5.0
+SOCKETS_EVERY: Final = 10.0
+"""Seconds between two readings of open sockets.  ``net/tcp`` walks a hash table whose size goes with the machine's
+memory: 3 ms of CPU for eight sockets with 128 GiB."""
+SOCKETS_EVERY_YOUNG: Final = 5.0
+"""The same while there is a young server: it may open its port any moment."""
 ADDRESSES_EVERY: Final = 60.0
 MOST_FDS: Final = 4096
 MOST_BYTES: Final = 4 << 20
@@ -170,7 +174,9 @@ class ProcReader:
             return ProcessTable(at, {}, reason=words, wsl=own.wsl)
         self._scan(at, present, pids)
         chosen = self._choose(at, pids)
-        tick = _Tick(at, sockets=at - self._sockets_at >= SOCKETS_EVERY)
+        starting = any(self._seen[pid].server and at - self._seen[pid].first_at <= YOUNG for pid in chosen)
+        every = SOCKETS_EVERY_YOUNG if starting else SOCKETS_EVERY
+        tick = _Tick(at, sockets=at - self._sockets_at >= every)
         if tick.sockets:
             self._sockets_at = at
         users = frozenset(pids)
@@ -414,7 +420,7 @@ class ProcReader:
     # ------------------------------------------------------------------ sockets
 
     def _read_sockets(self, tick: _Tick, chosen: Sequence[int], facts: Mapping[int, _Facts]) -> None:
-        """Listening ports of the chosen processes, every SOCKETS_EVERY seconds and at once for new ones."""
+        """Listening ports of the chosen processes, now and then (``tick.sockets``) and at once for new ones."""
         assert self._own is not None
         due = [pid for pid in chosen if facts[pid].relevant and (tick.sockets or self._seen[pid].sockets is None)]
         if not due and not tick.sockets:
