@@ -1,7 +1,7 @@
 """CPU and memory of the whole exporter, as a process of its own, for 3 and for 200 servers at 1 Hz.
 
-With a real NVML three processes hold memory on the card: readings of processes are most of what NVML costs.  Judged once
-those are no longer young, since processes younger than two minutes are looked at more often.
+With a real NVML three processes hold memory on the card: readings of processes are most of what NVML costs.  Judged
+once those are no longer young, since processes younger than two minutes are looked at more often.
 """
 
 from __future__ import annotations

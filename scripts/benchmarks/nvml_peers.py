@@ -129,7 +129,7 @@ def run(quick: bool) -> list[Figure]:
             return [Figure("nvitop-exporter does not start here", None, "", note=str(reason))]
         ours = {servers: stack.enter_context(live.exporter(replay, servers, "real")) for servers in (0, 3)}
         watched = [theirs, *ours.values()]
-        live.costs(watched, 5 if quick else 20)
+        live.costs(watched, 5 if quick else 130)  # then no process is young any more
         # Each must read the card, else it is cheap for nothing.
         for one, name in (
             (theirs, "gpu_memory_used_MiB{"),
