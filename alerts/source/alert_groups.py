@@ -404,8 +404,9 @@ unless {ON} (max without (engine, state) (vllmeter_server_sleep_state{{state!="a
 unless {ON} ({state("starting")})
 """,
         "A restart of vLLM server {{ $labels.server }} on {{ $labels.host }} would fail now",
-        """On GPU {{ $labels.gpu }} the free memory and what {{ $labels.server }} would give back are short of its
-        budget by {{ $value | humanize1024 }}B (negative = missing). vLLM refuses to start below its share.""",
+        """On GPU {{ $labels.gpu }} {{ $value | humanize1024 | reReplaceAll "-" "" }}B are missing for a start of
+        {{ $labels.server }}: free memory and what it would give back itself are less than its budget. vLLM refuses to
+        start below its share.""",
         MEMORY,
         level="server_gpu",
     ),
@@ -419,8 +420,8 @@ server_gpu:vllmeter_gpu_memory_restart_room_bytes:diff < 0
 and {ON} (max without (engine, state) (vllmeter_server_sleep_state{{state!="awake"}}) == 1)
 """,
         "vLLM server {{ $labels.server }} on {{ $labels.host }} could not wake up now",
-        """{{ $labels.server }} sleeps, and on GPU {{ $labels.gpu }} its neighbours left too little:
-        {{ $value | humanize1024 }}B against its budget (negative = missing). A wake-up would run out of memory.""",
+        """{{ $labels.server }} sleeps, and on GPU {{ $labels.gpu }} {{ $value | humanize1024 | reReplaceAll "-" "" }}B
+        are missing for its budget: its neighbours took the room. A wake-up would run out of memory.""",
         MEMORY,
         level="server_gpu",
     ),

@@ -868,8 +868,8 @@ def memories(b: Builder) -> None:
         "cause",
         "vllmeter-memory",
         "A restart of vLLM server chat on a would fail now",
-        """On GPU 0 the free memory and what chat would give back are short of its budget by -1.086GiB (negative =
-        missing). vLLM refuses to start below its share.""",
+        """On GPU 0 1.086GiB are missing for a start of chat: free memory and what it would give back itself are less
+        than its budget. vLLM refuses to start below its share.""",
         level="server_gpu",
     )
     little = {"gpu_memory_free_bytes": until(4 * GIB, 0.5 * GIB)}
@@ -894,8 +894,8 @@ def memories(b: Builder) -> None:
                 "cause",
                 "vllmeter-memory",
                 "A restart of vLLM server chat on a would fail now",
-                """On GPU 0 the free memory and what chat would give back are short of its budget by -1.086GiB
-                (negative = missing). vLLM refuses to start below its share.""",
+                """On GPU 0 1.086GiB are missing for a start of chat: free memory and what it would give back itself are
+                less than its budget. vLLM refuses to start below its share.""",
                 level="server_gpu",
             )
         ],
@@ -944,8 +944,8 @@ def memories(b: Builder) -> None:
                 "cause",
                 "vllmeter-memory",
                 "vLLM server chat on a could not wake up now",
-                """chat sleeps, and on GPU 0 its neighbours left too little: -1.086GiB against its budget (negative =
-                missing). A wake-up would run out of memory.""",
+                """chat sleeps, and on GPU 0 1.086GiB are missing for its budget: its neighbours took the room. A wake-up
+                would run out of memory.""",
                 level="server_gpu",
             )
         ],
