@@ -944,8 +944,8 @@ def memories(b: Builder) -> None:
                 "cause",
                 "vllmeter-memory",
                 "vLLM server chat on a could not wake up now",
-                """chat sleeps, and on GPU 0 1.086GiB are missing for its budget: its neighbours took the room. A wake-up
-                would run out of memory.""",
+                """chat sleeps, and on GPU 0 1.086GiB are missing for its budget: its neighbours took the room. A
+                wake-up would run out of memory.""",
                 level="server_gpu",
             )
         ],
