@@ -50,8 +50,14 @@ def test_variables_env_files_and_profiles_beside_the_file(tmp_path: Path) -> Non
     assert server.budget.fraction == 0.3
     assert "VLLM_CPU_OFFLOAD_GB never existed" in result.stdout
     assert "no value for NO_SUCH_VARIABLE_HERE" in result.stderr
+    assert "off, and not judged: b; give the profile with --profile" in result.stderr
     both = run("--from-compose", str(path), "--gpu-total", "24GiB", "--profile", "big")
     assert len(parse_config(both.stdout).servers) == 2
+    assert "not judged" not in both.stderr
+    (tmp_path / ".env").write_text("FRACTION=0.3\nCOMPOSE_PROFILES=small, big\n")
+    assert len(parse_config(run("--from-compose", str(path), "--gpu-total", "24GiB").stdout).servers) == 2
+    other = run("--from-compose", str(path), "--gpu-total", "24GiB", "--profile", "small")
+    assert len(parse_config(other.stdout).servers) == 1, "the option wins, as with Compose"
 
 
 def test_a_vllm_config_file_beside_the_compose_file_is_read(tmp_path: Path) -> None:

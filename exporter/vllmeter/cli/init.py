@@ -158,6 +158,8 @@ def _from_compose(
         raise typer.Exit(2)
     folder = path.resolve().parent
     variables = {**parse_env_file(_read_text(folder / ".env") or ""), **os.environ}
+    if not profiles:  # as Compose: the option, else the environment, else .env
+        profiles = [name for part in variables.get("COMPOSE_PROFILES", "").split(",") if (name := part.strip())]
     try:
         compose = read_compose(
             text,
@@ -182,6 +184,8 @@ def _from_compose(
     if compose.unresolved:
         typer.echo(f"note: no value for {', '.join(compose.unresolved)}: taken as empty, as Compose does", err=True)
     blocks = blocks_of(compose, inside=inside, active=active)
+    if off := [server.name for server, planned in zip(compose.servers, plan, strict=True) if planned.inactive]:
+        typer.echo(f"note: off, and not judged: {', '.join(off)}; give the profile with --profile", err=True)
     return render_config(blocks, source=path.name, findings=findings), findings, len(blocks)
 
 
