@@ -364,6 +364,24 @@ def test_a_window_is_exact(played: Played) -> None:
     assert 0 < low <= high
 
 
+def test_a_gap_before_a_window_is_not_covered(played: Played) -> None:
+    """What the figures leave out is not called covered: the server was away for most of a minute."""
+    zero, entry = played.stepper.wall_zero, played.stepper.store.entry("vllm-qwen3")
+    assert entry is not None
+    starts, ends, _ = entry.tracker.table((), 20.0)
+    assert (starts[0], ends[0]) == pytest.approx((20.0, 21.0))
+
+    def window(begin: float) -> Any:
+        span = {"from": zero + begin, "to": zero + 21.5, "server": "vllm-qwen3"}
+        (found,) = request(played.stepper.app(), "GET", "/api/window", params=span).json()["windows"]
+        return found
+
+    kept, left_out = window(20.4), window(20.9)
+    assert kept["covered_from"] - zero == pytest.approx(20.0)
+    assert kept["figures"]["span"] == pytest.approx(1.0)
+    assert (left_out["covered_from"], left_out["samples"], left_out["figures"]["span"]) == (None, 0, None)
+
+
 @pytest.mark.parametrize(
     ("path", "status", "words"),
     [
