@@ -173,6 +173,16 @@ def test_memory_of_other_programs_counts() -> None:
     assert sum(p.bytes for p in proposals) + 2 * 700 * MIB + GIB <= 8 * GIB
 
 
+def test_a_default_share_gives_way_to_chosen_ones() -> None:
+    """0.92 was nobody's choice: chat and embed keep theirs, the third gets what is left."""
+    lines = {"chat": "m --gpu-memory-utilization 0.55", "embed": "m --gpu-memory-utilization 0.25", "rerank": "m"}
+    claims = [claim for name, line in lines.items() if (claim := claim_of(planned(name, line), 23.6 * GIB)) is not None]
+    proposals = propose(23.6 * GIB, claims)
+    assert proposals is not None
+    assert [(p.server, p.fraction) for p in proposals] == [("chat", 0.55), ("embed", 0.25), ("rerank", 0.11)]
+    assert sum(p.bytes for p in proposals) + sum(claim.allowance for claim in claims) <= 23.6 * GIB
+
+
 def test_nothing_reasonable_fits() -> None:
     """Ten servers on a small card: no proposal, another way out is named."""
     claims = [claim(f"s{n}", GIB) for n in range(12)]

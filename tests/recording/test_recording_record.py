@@ -365,6 +365,10 @@ def test_mistakes_on_the_command_line(app: typer.Typer, tmp_path: Path, monkeypa
         (["record", "x.vmrec", "-c", "none.yaml"], "no such file"),
         (["record", str(existing), "--copy", str(H200)], "exists; give another name"),
         (["record", "x.vmrec", "--copy", "none.vmrec"], "cannot be opened"),
+        (
+            ["record", "x.vmrec", "--copy", str(H200), "--from", "60", "--to", "10"],
+            "--to 10 is not later than --from 60",
+        ),
         (["replay", str(existing)], "not a vllmeter recording"),
         (["replay", str(H200), "--start", "lunch"], "phases: start, idle"),
         (["replay", str(H200), "--speed", "0"], "speed must be above 0"),

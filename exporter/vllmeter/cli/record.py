@@ -148,6 +148,8 @@ def _copy(source: Path, target: Path, start: float, stop: float | None, force: b
 
     if target.exists() and not force:
         _fail(f"{target}: exists; give another name, or --force to overwrite it")
+    if stop is not None and stop <= start:
+        _fail(f"--to {stop:g} is not later than --from {start:g}")
     if not source.is_file():  # before anything is overwritten
         _fail(f"{source}: cannot be opened (no such file); check the path")
     if target.exists() and target.samefile(source):

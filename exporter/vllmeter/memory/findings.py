@@ -28,6 +28,8 @@ CONTEXT_SMALLEST: Final = 300 * MIB
 LEAST_KV: Final = 128 * MIB
 """A generator needs some KV cache at all."""
 _FLAGS: Final = tuple(name for names, _ in serve_flags.OPTIONS for name in names)
+_LEAST_SHARE: Final = 0.05
+"""Less of a card than this is no proposal for a server whose needs are not known."""
 ASLEEP_HOLDS: Final = 4 * GIB
 """More than this in a sleeping server is memory that was not given back."""
 
@@ -283,6 +285,8 @@ class Claim:
     fixed: bool = False
     least: float | None = None
     fraction: float | None = None
+    defaulted: bool = False
+    """nobody chose its share: the release's default"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,20 +324,27 @@ def claim_of(server: PlannedServer, total: float, *, context: Quantity | None = 
         context_assumed=context is None or context.estimate,
         fixed=command.pooling,
         fraction=share,
+        defaulted=fraction is None,
     )
 
 
 def propose(total: float, claims: Sequence[Claim], *, foreign: float = 0.0) -> tuple[Proposal, ...] | None:
     """Fractions that fit a card of ``total`` bytes with every allowance; None when nothing reasonable fits.
 
-    Encoders keep what they asked for; generators give up KV cache in proportion to what they can spare (never below
-    ``least``, else 40 % of what they asked).  Fractions are rounded down to 0.01, so the sum never exceeds the
-    card.  ``foreign``: memory of other programs on it (bytes).
+    Servers for which nobody chose a share get what the others leave.  Encoders keep what they asked for; generators
+    give up KV cache in proportion to what they can spare (never below ``least``, else 40 % of what they asked).
+    Fractions are rounded down to 0.01, so the sum never exceeds the card.  ``foreign``: memory of other programs on it
+    (bytes).
     """
     room = total - foreign - sum(claim.allowance for claim in claims)
     if room <= 0 or total <= 0:
         return None
     targets = {claim.server: claim.budget for claim in claims}
+    open_ = [claim for claim in claims if claim.defaulted]
+    left = room - sum(claim.budget for claim in claims if not claim.defaulted)
+    if open_ and left / len(open_) >= _LEAST_SHARE * total:
+        # what was chosen stays; servers with vLLM's default, which is for a card of one's own, share the rest
+        targets |= {claim.server: min(claim.budget, left / len(open_)) for claim in open_}
     excess = sum(targets.values()) - room
     if excess > 0:
         shrinkable = [claim for claim in claims if not claim.fixed] or list(claims)
