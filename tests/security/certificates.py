@@ -6,11 +6,16 @@ import subprocess
 from pathlib import Path
 
 
-def make(folder: Path, name: str = "127.0.0.1") -> None:
-    """ca.pem, server.{pem,key}, client.{pem,key} and stranger.{pem,key} (signed by nobody) in ``folder``."""
-    (folder / "san.txt").write_text(f"subjectAltName=IP:{name}\n")
+def make(folder: Path, name: str = "127.0.0.1", *, plain: bool = False) -> None:
+    """ca.pem, server.{pem,key}, client.{pem,key} and stranger.{pem,key} (signed by nobody) in ``folder``.
+
+    ``plain``: as people make them at home, without the extensions that Python 3.13 wants to see.
+    """
+    own = "" if plain else "authorityKeyIdentifier=keyid\n"
+    (folder / "san.txt").write_text(f"subjectAltName=IP:{name}\n{own}")
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
-    _openssl(folder, "req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca")
+    usage = () if plain else ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
+    _openssl(folder, "req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca", *usage)
     _openssl(folder, "req", "-x509", *key, "-keyout", "stranger.key", "-out", "stranger.pem", "-subj", "/CN=stranger")
     for role in ("server", "client"):
         signed(folder, role)

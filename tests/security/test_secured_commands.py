@@ -77,7 +77,7 @@ class World:
 
 def prepare(folder: Path, more: str = "") -> str:
     """Certificates, secrets and a web.yml that wants all of them; the configuration that names it."""
-    certificates.make(folder)
+    certificates.make(folder, plain=True)
     hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
     for name, text in (("password", PASSWORD), ("wrong", "hunter3"), ("token", TOKEN), ("other-token", "x" * 20)):
         (folder / name).write_text(text + "\n")

@@ -238,6 +238,9 @@ def test_a_log_line_with_a_secret_is_masked(tmp_path: Path) -> None:
         "logging.getLogger('x').info('Authorization: Bearer %s at http://u:%s@h/', 'abc-def', 'hunter2')\n"
         "logging.getLogger('y').info('plain %d', 7)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path)
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "exporter")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path, env=env
+    )
     assert "Bearer *** at http://***@h/" in done.stderr
     assert "plain 7" in done.stderr
