@@ -56,7 +56,8 @@ class TargetLoop:
         # Servers of one exporter, and exporters started together, must not all ask in the same instant.
         if self._stop.wait(random.uniform(0, min(0.5, self.target.base_interval / 2))):  # noqa: S311 - no secret
             return
-        due = time.monotonic()
+        # The first answer is wanted soon; from the second on the servers are spread over the whole interval.
+        due = time.monotonic() + random.uniform(0, self.target.base_interval / 2)  # noqa: S311
         while not self._stop.is_set():
             try:
                 self._once()
