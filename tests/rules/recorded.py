@@ -457,6 +457,9 @@ def down() -> World:
         {
             "server_up": "0",
             "server_gpu_memory_used_bytes": None,
+            # without a process there is no row of its card any more, and the last budget and context count
+            "server_gpu_memory_budget_bytes": f"{6 * GIB}x{steps(300)} stale",
+            'server_gpu_memory_part_bytes{part="context"}': f"{600 * MIB}x{steps(300)} stale",
             'server_gpu_memory_used_bytes{server="embed"}': None,
         },
     )
