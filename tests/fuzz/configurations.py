@@ -153,6 +153,13 @@ def _close(ours: float | None, said: Any) -> None:
     assert math.isclose(ours, seconds(said), rel_tol=1e-12), (ours, said)
 
 
+def _said(value: Any) -> Any:
+    """The document without what is null: that is the same as not saying it."""
+    if isinstance(value, dict):
+        return {key: _said(item) for key, item in value.items() if item is not None}
+    return [_said(item) for item in value] if isinstance(value, list) else value
+
+
 def _compare(settings: Settings, said: Mapping[str, Any]) -> None:
     if "interval" in said:
         _close(settings.interval, said["interval"])
@@ -243,7 +250,7 @@ def config(data: bytes) -> bool:
         assert source.wild
     else:
         if "!!" not in text:  # what a tag makes of a mapping is no concern of the settings
-            _compare(settings, said or {})
+            _compare(settings, _said(said or {}))
     labels = settings.all_windows()
     assert len({label for label, _ in labels}) == len(labels), labels
     assert all(parse_duration(label) == value for label, value in labels), labels

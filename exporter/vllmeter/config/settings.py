@@ -7,6 +7,7 @@ names the environment variable or the file that holds one.
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -58,7 +59,9 @@ class Match(Strict):
     def _regex(cls, value: str | None) -> str | None:
         if value is not None:
             try:
-                re.compile(value)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", FutureWarning)  # "[[a]" may mean something else one day
+                    re.compile(value)
             except re.error as error:
                 raise ValueError(f"no valid regular expression: {error}") from error
         return value
