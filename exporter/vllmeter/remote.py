@@ -28,6 +28,9 @@ MOST_BYTES: Final = 256 << 20
 """Of an answer: 15 minutes of history of 200 servers are a tenth of it."""
 PASSWORD_VARIABLE: Final = "VLLMETER_PASSWORD"  # noqa: S105 - a name
 TOKEN_VARIABLE: Final = "VLLMETER_TOKEN"  # noqa: S105 - a name
+GRAFANA_TOKEN_VARIABLE: Final = "VLLMETER_GRAFANA_TOKEN"  # noqa: S105 - a name
+SECRET_VARIABLES: Final = (PASSWORD_VARIABLE, TOKEN_VARIABLE, GRAFANA_TOKEN_VARIABLE)
+"""Every variable that holds one of our own secrets itself."""
 
 _UNKNOWN_CA: Final = frozenset({2, 18, 19, 20, 21})
 _NOT_YET, _EXPIRED = 9, 10
@@ -89,6 +92,11 @@ class Access:
         if self.username is not None:
             return f"user {self.username!r} with the password of {self.password_file or PASSWORD_VARIABLE}"
         return f"the token of {self.token_file or TOKEN_VARIABLE}"
+
+
+def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a command of the user's: our own secrets are none of its business."""
+    return {name: value for name, value in environment.items() if name not in SECRET_VARIABLES}
 
 
 def _loopback(host: str) -> bool:

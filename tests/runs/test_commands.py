@@ -11,14 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 import uvicorn
 from typer.testing import CliRunner
 
 from fakes.openai_stub import OpenAiStub
 from runs.commands import app
 from runs.synthetic import START, add_run, lockstep_requests
-from vllmeter.cli.run import parse_warmup, plan_steps
+from vllmeter.cli.run import Step, _prepare, parse_warmup, plan_steps
 from vllmeter.config.settings import Settings
+from vllmeter.runs.sources import SnapshotSource
 from vllmeter.runs.store import RunStore
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -208,6 +210,19 @@ def test_warmup_forms() -> None:
     assert parse_warmup("1.5m") == (90.0, None)
     assert parse_warmup("100") == (None, 100)
     assert parse_warmup(None) == (None, None)
+
+
+def test_a_set_up_gets_none_of_our_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The set-up command of a candidate sees the environment without password and tokens."""
+    for name in ("VLLMETER_PASSWORD", "VLLMETER_TOKEN", "VLLMETER_GRAFANA_TOKEN", "OPENAI_API_KEY"):
+        monkeypatch.setenv(name, f"value of {name}")
+    seen = tmp_path / "seen"
+    step = Step("x", "default", ("true",), f"env > {seen}; exit 7", 1)
+    with pytest.raises(typer.Exit) as ended:
+        _prepare(step, SnapshotSource(lambda: pytest.fail("the set-up failed")), "", 1.0)
+    assert ended.value.exit_code == 7
+    assert "OPENAI_API_KEY=value of OPENAI_API_KEY" in seen.read_text()
+    assert "value of VLLMETER_" not in seen.read_text()
 
 
 @pytest.fixture

@@ -133,6 +133,21 @@ def test_a_stored_command_holds_no_secret(store: RunStore) -> None:
     assert "s3cret" not in (store.folder / outcome.run.id / "run.json").read_text()
 
 
+def test_a_load_test_gets_none_of_our_secrets(store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its environment is ours, but for password and tokens."""
+    secret = ("VLLMETER_PASSWORD", "VLLMETER_TOKEN", "VLLMETER_GRAFANA_TOKEN")
+    for name in (*secret, "VLLMETER_URL", "OPENAI_API_KEY"):
+        monkeypatch.setenv(name, f"value of {name}")
+    seen = tmp_path / "seen.json"
+    code = f"import json, os; json.dump(dict(os.environ), open({str(seen)!r}, 'w'))"
+    assert record(plan(code), store, Source()).run.exit_code == 0
+    found = json.loads(seen.read_text())
+    assert not [value for value in found.values() if value in {f"value of {name}" for name in secret}]
+    assert found["VLLMETER_URL"] == "value of VLLMETER_URL"
+    assert found["OPENAI_API_KEY"] == "value of OPENAI_API_KEY"
+    assert found["PATH"] == os.environ["PATH"]
+
+
 def test_a_restart_in_the_middle_makes_the_run_invalid(store: RunStore) -> None:
     """Another process start means other numbers: the reason is stored."""
 

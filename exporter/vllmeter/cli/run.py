@@ -109,10 +109,12 @@ def run(
     steps = plan_steps(name, tuple(command or ()), scenario, repeat, tuple(candidate or ()), tuple(load or ()))
     store = open_store(state, config)
     announcers: list[Announcer] = []
-    token = os.environ.get("VLLMETER_GRAFANA_TOKEN", "")
     if grafana:
+        from vllmeter.remote import GRAFANA_TOKEN_VARIABLE
+
+        token = os.environ.get(GRAFANA_TOKEN_VARIABLE, "")
         if not token:
-            fail("--grafana needs a token in VLLMETER_GRAFANA_TOKEN")
+            fail(f"--grafana needs a token in {GRAFANA_TOKEN_VARIABLE}")
         from vllmeter.runs.sources import GrafanaAnnouncer
 
         announcers.append(GrafanaAnnouncer(grafana, token))
@@ -231,12 +233,13 @@ def _split(text: str, option: str) -> tuple[str, str]:
 
 def _prepare(step: Step, source: SampleSource, server: str, timeout: float) -> None:
     """Runs the set-up of a candidate and waits until the server (all servers) answers again."""
+    from vllmeter.remote import without_secrets
     from vllmeter.runs.sources import SourceError
 
     typer.echo(f"set-up: {mask_text(step.setup)}", err=True)
     begun = time.time()
     # the user's own command line, as typed: it may use pipes and variables
-    code = subprocess.run(step.setup, shell=True, check=False).returncode  # noqa: S602
+    code = subprocess.run(step.setup, shell=True, check=False, env=without_secrets(os.environ)).returncode  # noqa: S602
     if code:
         fail(f"the set-up of {step.name} failed with exit code {code}: nothing is compared", code)
     deadline = time.monotonic() + timeout

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from vllmeter.memory.argv import MASK, mask_argv, mask_text
+from vllmeter.remote import without_secrets
 from vllmeter.runs.importers import read_result
 from vllmeter.runs.model import FINISHED, Run, ServerConfig
 from vllmeter.runs.results import ClientResult, ResultFileError
@@ -276,7 +277,7 @@ def _configs(sample: Sample) -> dict[str, ServerConfig]:
 def _execute(command: Sequence[str]) -> tuple[int, bool]:
     """(exit code, the user stopped it).  Ctrl-C and SIGTERM are passed on; a command that stays is killed."""
     asked = threading.Event()
-    process = subprocess.Popen(list(command))  # noqa: S603 - the user's own command
+    process = subprocess.Popen(list(command), env=without_secrets(os.environ))  # noqa: S603 - the user's own command
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         asked.set()
