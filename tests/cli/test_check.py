@@ -310,7 +310,7 @@ def test_a_server_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "ERROR   unreachable a: " in result.output
     assert "is it running" in result.output
-    assert "WARNING nvml-unavailable" in result.output
+    assert "INFO    nvml-unavailable" in result.output
     assert "\x1b" not in result.output
 
 

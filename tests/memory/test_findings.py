@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllmeter.memory.findings import (
+    UNREACHABLE,
     Claim,
     Evidence,
     Finding,
@@ -26,6 +27,7 @@ from vllmeter.memory.findings import (
 )
 from vllmeter.memory.flags import parse_arguments
 from vllmeter.memory.startup_log import Failure, StartupFacts
+from vllmeter.scrape.outcome import FAILURE_REASONS
 from vllmeter.snapshot import (
     Attribution,
     GpuMemory,
@@ -321,6 +323,12 @@ def test_a_server_that_cannot_be_read(scrape: ScrapeStatus, part: str) -> None:
     assert part in finding.remedy
 
 
+def test_every_reason_of_a_failed_scrape_has_a_remedy() -> None:
+    """A remedy that fits: a missing variable has nothing to do with the URL."""
+    assert set(FAILURE_REASONS) - set(UNREACHABLE) == {"reset", "unreachable", "internal"}
+    assert set(UNREACHABLE) <= set(FAILURE_REASONS)
+
+
 def test_metrics_without_an_engine_and_a_dead_engine() -> None:
     """No engine families, or /health failing while /metrics answers: both are errors."""
     empty = ServerReading(Layout((), (), engine_metrics=False), (), (), ())
@@ -443,7 +451,8 @@ def test_own_pid_namespace_and_missing_nvml() -> None:
     assert ids(snapshot_findings(snapshot(hidden, nvml=down, gpus=(), host_pid_namespace=False))) == [
         "nvml-unavailable"
     ]
-    assert ids(snapshot_findings(snapshot(nvml=None, gpus=(), nvml_reason="switched off"))) == ["nvml-unavailable"]
+    (off,) = snapshot_findings(snapshot(nvml=None, gpus=(), nvml_reason="switched off (nvml.enabled)"))
+    assert (off.id, off.severity) == ("nvml-unavailable", "info"), "that is what the configuration asks for"
 
 
 def test_what_the_start_up_log_says() -> None:

@@ -34,6 +34,26 @@ ASLEEP_HOLDS: Final = 4 * GIB
 """More than this in a sleeping server is memory that was not given back."""
 
 
+UNREACHABLE: Final[Mapping[str, str]] = {
+    "auth": "the server wants a key: set `auth` for it",
+    "http_4xx": "is the path right (--root-path, metrics_path)? Is it vLLM at all?",
+    "http_5xx": "its own log says why; vLLM up to 0.23 with FastAPI 0.137 or newer answers 500 to everything",
+    "refused": "is it running, and is the port right? In a container use the service name as host",
+    "dns": "the host name is not known here: inside Compose use the service name, outside 127.0.0.1",
+    "secret": "set the variable for this process, or correct the place of the secret under `auth`",
+    "tls": "`tls` of the server: ca_file for a private CA, existing files; http:// when it has no TLS",
+    "timeout": "it is too busy or hangs: its own log, CPU of its API server; `timeout` of the server allows more",
+    "redirect": "give the address that it redirects to as `url`",
+    "content_type": "something else answers there: is the port that of vLLM, and metrics_path right?",
+    "empty": "something else answers there: is the port that of vLLM, and metrics_path right?",
+    "parse": "is it vLLM, and does a proxy change the text? Record it (`vllmeter record`) for a bug report",
+    "truncated": "it or a proxy before it ends the answer early: its own log, limits of the proxy",
+    "encoding": "a proxy before it changes the answer: let vllmeter ask vLLM itself",
+    "too_large": "raise `max_body` of the server, or find what makes its /metrics so large",
+}
+"""What to do about a failed scrape, by its reason."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing to know or to do.  ``severity``: error (will not work), warning (may not), info (worth knowing)."""
@@ -485,12 +505,7 @@ def _reachability(view: ServerView) -> list[Finding]:
                 "unreachable",
                 "error",
                 f"{view.url} gives no metrics ({reason}{detail})",
-                {
-                    "auth": "the server wants a key: set `auth` for it",
-                    "http_4xx": "is the path right (--root-path, metrics_path)? Is it vLLM at all?",
-                    "refused": "is it running, and is the port right? In a container use the service name as host",
-                    "dns": "the host name is not known here: inside Compose use the service name, outside 127.0.0.1",
-                }.get(reason, "is the URL right, and does the server's own log show an error?"),
+                UNREACHABLE.get(reason, "is the URL right, and does the server's own log show an error?"),
                 names,
             )
         ]
@@ -772,12 +787,15 @@ def _host(snapshot: Snapshot) -> list[Finding]:
     nvml = snapshot.nvml
     if nvml is None or not nvml.up:
         reason = snapshot.nvml_words or (nvml.reason if nvml is not None else snapshot.nvml_reason) or "not read"
+        off = reason.startswith("switched off")
         found.append(
             Finding(
                 "nvml-unavailable",
-                "warning",
+                "info" if off else "warning",
                 f"no GPU readings: {reason}",
-                "run where the NVIDIA driver is; in a container with the GPU and the `utility` capability",
+                "meant so on a host without a GPU; otherwise leave `nvml: {enabled: false}` out"
+                if off
+                else "run where the NVIDIA driver is; in a container with the GPU and the `utility` capability",
             )
         )
         return found
