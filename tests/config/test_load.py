@@ -88,6 +88,14 @@ def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
         load_config(tmp_path / "none.yaml")
 
 
+def test_a_folder_is_no_configuration(tmp_path: Path) -> None:
+    """The message names the file that was probably meant, without an error number."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path)
+    wanted = f"{tmp_path}: is a folder; give the configuration file itself, such as {tmp_path}/vllmeter.yaml"
+    assert str(caught.value) == wanted
+
+
 def test_a_file_that_is_no_text_is_one_clear_error(tmp_path: Path) -> None:
     """Binary content is reported, not raised through."""
     path = tmp_path / "x.yaml"

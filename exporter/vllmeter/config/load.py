@@ -47,8 +47,13 @@ def load_config(path: Path) -> Settings:
         raise ConfigError(
             [f"{path}: no such file. `vllmeter init` writes one; without a file vLLM processes of this host are found."]
         ) from error
+    except IsADirectoryError as error:
+        raise ConfigError(
+            [f"{path}: is a folder; give the configuration file itself, such as {path / 'vllmeter.yaml'}"]
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"{path}: cannot be read: {error}"]) from error
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError([f"{path}: cannot be read: {reason}"]) from error
     return parse_config(text, str(path))
 
 
