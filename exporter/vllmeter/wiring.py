@@ -206,6 +206,11 @@ class Exporter:
         """Marks a load-test run as active or ended."""
         self.store.mark_run(RunMark(run, scenario, server, time.time()), start=start)
 
+    def unread_logs(self) -> dict[str, str]:
+        """Why start-up logs that are configured cannot be read, by server."""
+        reasons = {server.name: self._logs.reason(server.name) for server in self.settings().servers}
+        return {name: reason for name, reason in reasons.items() if reason not in (None, "not read yet")}
+
     def _follow_logs(self) -> None:
         """Start-up logs and model configurations of the servers in force."""
         settings = self.settings()

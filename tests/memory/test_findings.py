@@ -467,6 +467,13 @@ def test_what_the_start_up_log_says() -> None:
     assert ids(found) == ["start-failed", "startup-plan", "unknown-environment"]
 
 
+def test_a_log_that_cannot_be_read_is_told() -> None:
+    """A mistyped path would otherwise only show as parts that are not known."""
+    (finding,) = snapshot_findings(snapshot(server("a")), Evidence(unread_logs={"a": "/x.log: No such file"}))
+    assert (finding.id, finding.servers) == ("log-unreadable", ("a",))
+    assert "/x.log: No such file" in finding.message
+
+
 def test_command_lines_of_running_servers() -> None:
     """The flags that run are judged with the card they share; a shared directory only within one file system."""
     views = [server(n, memory=(row(2.5 * GIB, 2.5 * GIB),)) for n in "ab"]

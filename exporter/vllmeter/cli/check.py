@@ -97,6 +97,7 @@ def collect(settings: Settings, path: Path | None, *, wait: float) -> tuple[Snap
         while time.monotonic() < deadline and not exporter.ready()[0]:
             time.sleep(0.05)
         time.sleep(min(SETTLE, max(0.0, deadline - time.monotonic())))
-        return exporter.snapshot(), with_budgets(exporter.store.evidence(), settings)
+        evidence = replace(exporter.store.evidence(), unread_logs=exporter.unread_logs())
+        return exporter.snapshot(), with_budgets(evidence, settings)
     finally:
         exporter.stop()

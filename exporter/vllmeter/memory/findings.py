@@ -449,6 +449,8 @@ class Evidence:
     """budgets of the configuration that are shares of a card; those of servers that do not run yet count as well"""
     sizes: Mapping[str, float] = field(default_factory=dict)
     """budgets of the configuration in bytes"""
+    unread_logs: Mapping[str, str] = field(default_factory=dict)
+    """why a start-up log that is configured cannot be read"""
 
 
 def snapshot_findings(snapshot: Snapshot, evidence: Evidence | None = None) -> list[Finding]:
@@ -458,6 +460,16 @@ def snapshot_findings(snapshot: Snapshot, evidence: Evidence | None = None) -> l
     for view in snapshot.servers:
         found.extend(_reachability(view))
         found.extend(_startup(view, known.startups.get(view.name)))
+        if (unread := known.unread_logs.get(view.name)) is not None:
+            found.append(
+                Finding(
+                    "log-unreadable",
+                    "warning",
+                    f"its start-up log cannot be read: {unread}",
+                    "correct `log:` of the server, or let this process read it; weights and KV bytes are not known so",
+                    (view.name,),
+                )
+            )
         found.extend(_memory(view, readable=snapshot.nvml is not None and snapshot.nvml.up))
         for sentence in view.findings:
             found.append(Finding("disagreement", "warning", sentence, "see which of the two is meant", (view.name,)))
