@@ -121,6 +121,10 @@ def test_masking_keeps_plain_text() -> None:
     """No secret, no change."""
     text = "vllm serve /models/Qwen3-1.7B --tokenizer-mode auto --enable-prefix-caching"
     assert mask_text(text) == text
+    text = (
+        "--model /m/sk-hynix-llm-7b-instruct-0123456789 hf_transfer=1 task-0123456789abcdef0123456789 no API key given"
+    )
+    assert mask_text(text) == text
 
 
 @pytest.mark.parametrize(

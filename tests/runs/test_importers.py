@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from runs.synthetic import add_run, lockstep_requests
 from vllmeter.runs.importers import IMPORTERS, read_result
 from vllmeter.runs.importers.reading import open_result
 from vllmeter.runs.model import result_from_json, result_to_json
 from vllmeter.runs.results import LATENCIES, ClientResult, ResultFileError
+from vllmeter.runs.store import RunStore
 
 FIXTURES = Path(__file__).parent / "fixtures"
 FILES = sorted(path.name for path in FIXTURES.iterdir() if path.name not in ("README.md", "locust_failures.csv"))
@@ -87,6 +89,34 @@ def test_vllm_bench_failed_requests_have_no_latency(tmp_path: Path) -> None:
     (result,) = read_result(path)
     failed = [each for each in result.requests if not each.ok]
     assert [(each.ttft, each.error) for each in failed] == [(None, "ServerDisconnectedError: gone")]
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [
+        ("401: Incorrect API key provided: s3cret", "401: Incorrect API key provided: ***"),
+        (
+            "Unauthorized, headers {'Authorization': 'Bearer s3cret'}",
+            "Unauthorized, headers {'Authorization': 'Bearer ***'}",
+        ),
+        ("refused sk-proj-s3cret0123456789abcdef for m", "refused sk-*** for m"),
+        ("Cannot connect to http://bob:s3cret@gpu1:8000", "Cannot connect to http://***@gpu1:8000"),
+        ("POST /v1/completions?api_key=s3cret failed", "POST /v1/completions?api_key=*** failed"),
+        ("Connection reset by peer [errno 104]", "Connection reset by peer [errno 104]"),
+    ],
+)
+def test_error_texts_hold_no_secret(tmp_path: Path, error: str, kept: str) -> None:
+    """A server or a proxy repeats the key that it refused: it is not stored with the run."""
+    with gzip.open(FIXTURES / "vllm-bench-base-2048-short.json.gz") as file:
+        data = json.load(file)
+    data["ttfts"][3], data["itls"][3], data["errors"][3] = 0.0, [], f"Traceback …\n{error}"
+    path = tmp_path / "failed.json"
+    path.write_text(json.dumps(data))
+    store = RunStore(tmp_path / "state")
+    run = add_run(store, "x", lockstep_requests(1, 8))
+    store.save_results(run.id, read_result(path))
+    assert [each.error for each in store.results(run.id)[0].requests if not each.ok] == [kept]
+    assert b"s3cret" not in gzip.decompress((store.folder / run.id / "client.json.gz").read_bytes())
 
 
 def test_vllm_bench_appended_results_are_several(tmp_path: Path) -> None:

@@ -28,6 +28,10 @@ _INLINE: Final = (
     # JSON: "api_key": "value"
     re.compile(r"(?i)([\"'](?:[a-z0-9]+[-_])*(?:key|token|secret|password)[\"']\s*:\s*[\"'])[^\"']+"),
     re.compile(r"(?i)(\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]+"),
+    # an error text: "Incorrect API key provided: value", "X-Api-Key: value"
+    re.compile(r"(?i)(\bapi[-_ ]?key\b(?: [a-z]+){0,2}\s*[:=]\s*[\"']?)[^\s\"',;]+"),
+    # keys that tell what they are: OpenAI and its likes, Hugging Face, Grafana
+    re.compile(r"((?<![\w/.-])(?:sk-|hf_|glsa_))[A-Za-z0-9_-]{20,}"),
     # scheme://user:password@host
     re.compile(r"([a-z][a-z0-9+.-]*://)[^/\s@]+@"),
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from vllmeter.runs.importers import aiperf, guidellm, k6, locust, vllm_bench
-from vllmeter.runs.importers.checking import DAMAGED, checked
+from vllmeter.runs.importers.checking import DAMAGED, checked, masked
 from vllmeter.runs.importers.reading import ResultFile, open_result
 from vllmeter.runs.results import ClientResult
 
@@ -45,6 +45,7 @@ IMPORTERS: Final = (
 def read_result(path: Path) -> tuple[ClientResult, ...]:
     """All benchmarks in one result file, in the file's order (guidellm sweeps hold several).
 
+    Keys, tokens and passwords in its error texts are masked.
     Raises :class:`~vllmeter.runs.results.ResultFileError` that names the file, the line or field, and the remedy.
     """
     return read_file(open_result(path))
@@ -55,7 +56,7 @@ def read_file(file: ResultFile) -> tuple[ClientResult, ...]:
     for importer in IMPORTERS:
         if importer.recognises(file):
             try:
-                return checked(file, importer.read(file))
+                return masked(checked(file, importer.read(file)))
             except OverflowError:
                 raise file.fail("", "holds numbers larger than any that a tool writes", DAMAGED) from None
     known = "; ".join(importer.name for importer in IMPORTERS if importer.name != "locust failures CSV")

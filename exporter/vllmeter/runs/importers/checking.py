@@ -1,13 +1,17 @@
-"""What no load test can have measured: refused for every tool, so that a damaged file never becomes a wrong number."""
+"""For every tool alike: what no load test can have measured is refused, so that a damaged file never becomes a wrong
+number, and secrets in its texts are masked before they are stored.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
+from vllmeter.memory.argv import mask_text
 from vllmeter.runs.importers.reading import ResultFile
-from vllmeter.runs.results import ClientResult
+from vllmeter.runs.results import ClientResult, RequestRecord
 
 DAMAGED: Final = "The file may be damaged: export it again"
 _MOST: Final = 1e15
@@ -29,6 +33,29 @@ def checked(file: ResultFile, results: tuple[ClientResult, ...]) -> tuple[Client
             if record.started is not None and not math.isfinite(record.started):
                 raise file.fail(f"request {index}, started", f"cannot be {record.started:g}", DAMAGED)
     return results
+
+
+def masked(results: tuple[ClientResult, ...]) -> tuple[ClientResult, ...]:
+    """The results without keys, tokens and passwords in the texts that the tool took over from the server."""
+    known: dict[str, str] = {}  # thousands of requests fail with few texts
+
+    def text(value: str) -> str:
+        if value not in known:
+            known[value] = mask_text(value)
+        return known[value]
+
+    def request(record: RequestRecord) -> RequestRecord:
+        return record if record.error is None else replace(record, error=text(record.error))
+
+    return tuple(
+        replace(
+            result,
+            load={key: text(value) for key, value in result.load.items()},
+            notes=tuple(text(note) for note in result.notes),
+            requests=tuple(request(record) for record in result.requests),
+        )
+        for result in results
+    )
 
 
 def _numbers(result: ClientResult) -> Iterator[tuple[str, float | None]]:
