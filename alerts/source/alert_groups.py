@@ -881,13 +881,9 @@ GPUS = [
         "warning",
         "cause",
         "0s",
-        """
-vllmeter_gpu_xid_last unless vllmeter_gpu_xid_last offset 30m
-or
-vllmeter_gpu_xid_last and (changes(vllmeter_gpu_xid_last[30m]) > 0)
-""",
+        "vllmeter_gpu_xid_last and (time() - vllmeter_gpu_last_xid_timestamp_seconds < 600)",
         "GPU {{ $labels.gpu }} of {{ $labels.host }} reported XID {{ $value }}",
-        """The driver reported XID {{ $value }} for GPU {{ $labels.gpu }} within the last 30 minutes. Some codes are an
+        """The driver reported XID {{ $value }} for GPU {{ $labels.gpu }} within the last 10 minutes. Some codes are an
         application's fault (13, 31, 43), others mean that the card needs a reset (48, 79, 95).""",
         OVERVIEW,
         level="gpu",

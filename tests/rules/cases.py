@@ -2052,23 +2052,32 @@ def gpus(b: Builder) -> None:
             "cause",
             "vllmeter-overview",
             f"GPU 0 of a reported XID {code}",
-            f"""The driver reported XID {code} for GPU 0 within the last 30 minutes. Some codes are an application's
+            f"""The driver reported XID {code} for GPU 0 within the last 10 minutes. Some codes are an application's
             fault (13, 31, 43), others mean that the card needs a reset (48, 79, 95).""",
             level="gpu",
         )
 
     card = 'gpu_xid_last{gpu="0", uuid="GPU-a0"}'
-    b.add("the first XID", "VllmeterGpuXid", {card: f"_x{steps(FAULT)} 31"}, [xid("31")])
+    moment = 'gpu_last_xid_timestamp_seconds{gpu="0", uuid="GPU-a0"}'
+    b.add(
+        "the first XID",
+        "VllmeterGpuXid",
+        {card: f"_x{steps(FAULT)} 31", moment: f"_x{steps(FAULT)} {FAULT}"},
+        [xid("31")],
+    )
+    b.add(
+        "the same XID again",
+        "VllmeterGpuXid",
+        {card: "31", moment: until(-86400, FAULT)},
+        [xid("31")],
+    )
     b.add(
         "another XID after an old one",
         "VllmeterGpuXid",
-        {card: f"31x{steps(2400)} 79"},
+        {card: until(31, 79), moment: until(-86400, FAULT)},
         [xid("79")],
-        silent=[2100, 2390],
-        fires=[2460],
-        minutes=45,
     )
-    b.add("an XID forty minutes ago", "VllmeterGpuXid", {card: "31"}, silent=[1860, 2400], minutes=42)
+    b.add("an XID of ten minutes ago", "VllmeterGpuXid", {card: "31", moment: "0"}, silent=[630, 840])
     b.add(
         "an uncorrectable error",
         "VllmeterGpuEccErrors",

@@ -215,7 +215,6 @@ def test_every_alert_compares_or_waits() -> None:
         "VllmeterExporterGoneFromDiscovery",
         "VllmeterAttributionLost",
         "VllmeterTtftObjectiveNotMeasurable",
-        "VllmeterGpuXid",
         "VllmeterGpuVanished",
     }
     for rule in RULES:
