@@ -224,24 +224,9 @@ def tls_context(access: Access) -> ssl.SSLContext:
 
     :raises AccessError: a file cannot be used
     """
-    for option, path in (
-        ("--ca-file", access.ca_file),
-        ("--cert-file", access.cert_file),
-        ("--key-file", access.key_file),
-    ):
-        if path is not None:
-            try:
-                path.read_bytes()
-            except OSError as error:
-                raise AccessError(
-                    f"{option} {path}: cannot be read ({error.strerror}): check the path and its permissions"
-                ) from error
-    try:
-        context = ssl.create_default_context(cafile=None if access.ca_file is None else str(access.ca_file))
-    except (OSError, ValueError) as error:
-        raise AccessError(f"--ca-file {access.ca_file}: holds no certificate in PEM form") from error
-    # Python 3.13 refuses what curl, Prometheus and older Python take: a CA of one's own without every extension
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context = trusting(access.ca_file, "--ca-file")
+    _readable(access.cert_file, "--cert-file")
+    _readable(access.key_file, "--key-file")
     if access.cert_file is not None:
         try:
             # an encrypted key must not stop and ask
@@ -256,6 +241,50 @@ def tls_context(access: Access) -> ssl.SSLContext:
             files += f", --key-file {access.key_file}" if access.key_file is not None else " (without --key-file)"
             raise AccessError(f"{files}: {cause}") from error
     return context
+
+
+def trusting(ca_file: Path | None, option: str) -> ssl.SSLContext:
+    """TLS that takes what this CA has signed, else what those of the system have; the file is read now.
+
+    :raises AccessError: it cannot be used; the text names it as ``option``
+    """
+    _readable(ca_file, option)
+    try:
+        context = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+    except (OSError, ValueError) as error:
+        raise AccessError(f"{option} {ca_file}: holds no certificate in PEM form") from error
+    # Python 3.13 refuses what curl, Prometheus and older Python take: a CA of one's own without every extension
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
+
+
+def _readable(path: Path | None, option: str) -> None:
+    if path is not None:
+        try:
+            path.read_bytes()
+        except OSError as error:
+            raise AccessError(
+                f"{option} {path}: cannot be read ({error.strerror}): check the path and its permissions"
+            ) from error
+
+
+def certificate_problem(error: BaseException, trusted: str, name: str | None, option: str) -> tuple[str, str] | None:
+    """(cause, remedy) when ``error`` or one of its causes says that the other side's certificate does not hold.
+
+    ``trusted``: the CA in words; ``name``: the host that was asked for; ``option`` gives another CA.
+    """
+    found = next((each for each in _chain(error) if isinstance(each, ssl.SSLCertVerificationError)), None)
+    if found is None:
+        return None
+    if found.verify_code in _UNKNOWN_CA:
+        return f"its certificate is not signed by {trusted}", f"Give the CA that signed it with {option}"
+    if found.verify_code == _EXPIRED:
+        return "its certificate (or that of its CA) has expired", "Renew it, or set this machine's clock right"
+    if found.verify_code == _NOT_YET:
+        return "its certificate is not valid yet", "Compare the clocks of both machines"
+    if found.verify_code in _OTHER_NAME:
+        return f"its certificate is not for {name!r}", "Use the name that the certificate holds"
+    return f"its certificate does not hold ({found.verify_message})", f"Renew it, or compare it with {trusted}"
 
 
 class RemoteExporter:
@@ -430,23 +459,14 @@ class RemoteExporter:
         if isinstance(error, ssl.SSLCertVerificationError):
             trusted = f"the CA in {access.ca_file}" if access.ca_file is not None else "the CAs of this system"
             name = access.server_name or urlsplit(self.url).hostname
-            if error.verify_code in _UNKNOWN_CA:
-                return made(f"its certificate is not signed by {trusted}", "Give the CA that signed it with --ca-file")
+            problem = certificate_problem(error, trusted, name, "--ca-file")
+            assert problem is not None
+            cause, remedy = problem
             if error.verify_code == _EXPIRED:
-                return made(
-                    "its certificate (or that of its CA) has expired",
-                    "Renew the cert_file of its web.yml, or set this machine's clock right",
-                )
-            if error.verify_code == _NOT_YET:
-                return made("its certificate is not valid yet", "Compare the clocks of both machines")
+                remedy = "Renew the cert_file of its web.yml, or set this machine's clock right"
             if error.verify_code in _OTHER_NAME:
-                return made(
-                    f"its certificate is not for {name!r}",
-                    "Use the name that the certificate holds, or give that name with --server-name",
-                )
-            return made(
-                f"its certificate does not hold ({error.verify_message})", f"Renew it, or compare it with {trusted}"
-            )
+                remedy += ", or give that name with --server-name"
+            return made(cause, remedy)
         reason = error.reason or ""
         if _plain(error):
             return made("this port speaks no TLS", f"Write http://{self.url.partition('://')[2]}")

@@ -176,6 +176,25 @@ def test_mistakes_are_one_clear_message(state: Path, words: list[str], message: 
     assert "Traceback" not in result.output
 
 
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("nowhere.pem", "cannot be read (No such file or directory): check the path and its permissions"),
+        (__file__, "holds no certificate in PEM form"),
+    ],
+    ids=["missing", "no-certificate"],
+)
+def test_a_ca_file_of_grafana_is_checked_before_anything_starts(
+    state: Path, file: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By option or by variable: one line that names the file."""
+    monkeypatch.setenv("VLLMETER_GRAFANA_TOKEN", "secret")
+    words = ("run", "x", "--grafana", "https://127.0.0.1:1", "--state", str(state))
+    assert call(*words, "--grafana-ca-file", file, "--", "false", code=2) == f"--grafana-ca-file {file}: {message}\n"
+    monkeypatch.setenv("VLLMETER_GRAFANA_CA_FILE", file)
+    assert call(*words, "--", "false", code=2) == f"--grafana-ca-file {file}: {message}\n"
+
+
 def test_candidates_take_turns_and_the_order_turns_round() -> None:
     """A B C, C B A, A B C; the set-up runs once per candidate and round, before its first load."""
     steps = plan_steps("n", (), "default", 3, ["A=sa", "B=sb", "C=sc"], ["short=x 1", "long=y 'two words'"])

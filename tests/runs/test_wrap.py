@@ -7,18 +7,21 @@ import json
 import os
 import resource
 import signal
+import ssl
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+import urllib3
 
 from runs.synthetic import START, lockstep_requests, samples_of
+from security import certificates
 from vllmeter.remote import RemoteExporter, make_access
 from vllmeter.runs.model import ServerConfig
 from vllmeter.runs.samples import Sample, ServerSample
@@ -350,6 +353,72 @@ def test_grafana_problems_are_words(stub: Any) -> None:
     handler.status = 401
     assert "needs annotations:write" in (GrafanaAnnouncer(url, "bad").started("a", "b", "", 1.0) or "")
     assert "did not answer" in (GrafanaAnnouncer("http://127.0.0.1:1", "t").started("a", "b", "", 1.0) or "")
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Certificates as people make them at home."""
+    folder = tmp_path_factory.mktemp("certified")
+    certificates.make(folder, plain=True)
+    return folder
+
+
+@pytest.fixture
+def secure(stub: Any, certified: Path) -> Iterator[tuple[str, Any]]:
+    """The stub behind TLS."""
+    _, handler = stub
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certified / "server.pem", certified / "server.key")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    yield f"https://127.0.0.1:{server.server_port}", handler
+    server.shutdown()
+    server.server_close()
+
+
+def test_grafana_behind_a_home_made_ca(
+    secure: tuple[str, Any], certified: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its CA the annotation is made, also where Python (3.13) makes strict contexts."""
+    url, handler = secure
+
+    def strict(real: Callable[..., ssl.SSLContext]) -> Callable[..., ssl.SSLContext]:
+        def made(*args: Any, **more: Any) -> ssl.SSLContext:
+            context = real(*args, **more)
+            context.verify_flags |= ssl.VERIFY_X509_STRICT
+            return context
+
+        return made
+
+    monkeypatch.setattr(ssl, "create_default_context", strict(ssl.create_default_context))
+    monkeypatch.setattr(urllib3.connection, "create_urllib3_context", strict(urllib3.util.ssl_.create_urllib3_context))
+    grafana = GrafanaAnnouncer(url, "secret", certified / "ca.pem")
+    assert grafana.started("base", "short", "chat", 1000.5) is None
+    assert grafana.stopped("base", "short", "chat", 1100.25) is None
+    assert [(method, token) for method, _, _, token in handler.seen] == [
+        ("POST", "Bearer secret"),
+        ("PATCH", "Bearer secret"),
+    ]
+
+
+def test_a_refused_certificate_of_grafana_is_one_clear_message(
+    secure: tuple[str, Any], certified: Path, store: RunStore
+) -> None:
+    """It says which CA did not sign it and what to give, once; no token is sent, and the run is kept."""
+    url, handler = secure
+    give = "no annotation. Give the CA that signed it with --grafana-ca-file"
+    outcome = record(plan("pass"), store, Source(), [GrafanaAnnouncer(url, "secret")])
+    assert outcome.messages == (f"Grafana at {url}: its certificate is not signed by a public CA: {give}",)
+    assert outcome.run.exit_code == 0
+    other = certified / "stranger.pem"
+    outcome = record(plan("pass"), store, Source(), [GrafanaAnnouncer(url, "secret", other)])
+    assert outcome.messages == (f"Grafana at {url}: its certificate is not signed by the CA in {other}: {give}",)
+    named = url.replace("127.0.0.1", "localhost")
+    problem = GrafanaAnnouncer(named, "secret", certified / "ca.pem").started("a", "b", "", 1.0) or ""
+    assert "its certificate is not for 'localhost': no annotation. Use the name that the certificate holds" in problem
+    assert handler.seen == []
 
 
 def test_the_exporter_is_told_over_its_api(stub: Any) -> None:

@@ -79,6 +79,14 @@ def run(
     grafana: Annotated[
         str | None, typer.Option("--grafana", envvar="VLLMETER_GRAFANA_URL", help="Grafana to annotate.")
     ] = None,
+    grafana_ca_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--grafana-ca-file",
+            envvar="VLLMETER_GRAFANA_CA_FILE",
+            help="CA that signed Grafana's certificate; default: the public ones.",
+        ),
+    ] = None,
     config: ConfigOption = None,
     state: StateOption = None,
     ca_file: CaFileOption = None,
@@ -110,14 +118,17 @@ def run(
     store = open_store(state, config)
     announcers: list[Announcer] = []
     if grafana:
-        from vllmeter.remote import GRAFANA_TOKEN_VARIABLE
+        from vllmeter.remote import GRAFANA_TOKEN_VARIABLE, AccessError
 
         token = os.environ.get(GRAFANA_TOKEN_VARIABLE, "")
         if not token:
             fail(f"--grafana needs a token in {GRAFANA_TOKEN_VARIABLE}")
         from vllmeter.runs.sources import GrafanaAnnouncer
 
-        announcers.append(GrafanaAnnouncer(grafana, token))
+        try:
+            announcers.append(GrafanaAnnouncer(grafana, token, grafana_ca_file))
+        except AccessError as error:
+            fail(str(error))
     access = (ca_file, cert_file, key_file, server_name, username, password_file, token_file)
     with _source(exporter, config, announcers, access) as source:
         code = _run_all(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import requests
+from requests.adapters import HTTPAdapter
 
 from vllmeter.memory.argv import mask_text
-from vllmeter.remote import RemoteError, RemoteExporter
+from vllmeter.remote import RemoteError, RemoteExporter, certificate_problem, trusting
 from vllmeter.render.document import snapshot_document
 from vllmeter.runs.samples import Sample, sample_of
 from vllmeter.snapshot import Snapshot
@@ -46,6 +50,17 @@ def _session() -> requests.Session:
     session = requests.Session()
     session.trust_env = False  # Grafana is named by the user: no proxy in between
     return session
+
+
+class _Trusting(HTTPAdapter):
+    """HTTPS with a context of our own: requests alone would make one that is strict on Python 3.13."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+        super().__init__()
+
+    def init_poolmanager(self, *args: Any, **more: Any) -> None:
+        super().init_poolmanager(*args, ssl_context=self._context, **more)
 
 
 class ExporterSource:
@@ -94,13 +109,22 @@ class SnapshotSource:
 
 
 class GrafanaAnnouncer:
-    """One region annotation per run.  ``token``: a service account token with annotations:write."""
+    """One region annotation per run.
 
-    def __init__(self, url: str, token: str) -> None:
+    ``token``: a service account token with annotations:write.  ``ca_file``: the CA that signed Grafana's certificate,
+    instead of the public ones.
+    """
+
+    def __init__(self, url: str, token: str, ca_file: Path | None = None) -> None:
+        """:raises AccessError: the CA file cannot be used"""
         self._base = url.rstrip("/")
         self.url = mask_text(self._base)
         """fit for messages"""
+        self._ca_file = ca_file
         self._session = _session()
+        if ca_file is not None:
+            self._session.mount("https://", _Trusting(trusting(ca_file, "--grafana-ca-file")))
+            self._session.verify = str(ca_file)  # the same again: requests would add the public ones to it
         self._session.headers["Authorization"] = f"Bearer {token}"
         self._ids: dict[str, Any] = {}
         self._begun: dict[str, float] = {}
@@ -136,7 +160,11 @@ class GrafanaAnnouncer:
     def _send(self, method: str, path: str, body: dict[str, Any]) -> tuple[dict[str, Any] | None, str | None]:
         try:
             answer = self._session.request(method, self._base + path, json=body, timeout=TIMEOUT_SECONDS)
-        except requests.RequestException as error:
+        except OSError as error:  # requests' own errors, and a CA file that went away meanwhile
+            trusted = "a public CA" if self._ca_file is None else f"the CA in {self._ca_file}"
+            refused = certificate_problem(error, trusted, urlsplit(self._base).hostname, "--grafana-ca-file")
+            if refused is not None:
+                return None, f"Grafana at {self.url}: {refused[0]}: no annotation. {refused[1]}"
             return None, f"Grafana at {self.url} did not answer ({type(error).__name__}): no annotation"
         if answer.status_code in (401, 403):
             return None, f"Grafana at {self.url} refused the token ({answer.status_code}): it needs annotations:write"

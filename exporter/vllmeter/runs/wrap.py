@@ -243,7 +243,8 @@ def record(
     if problems:
         run = dataclasses.replace(run, notes=(*run.notes, *problems))
         store.save(run)
-    return Outcome(run, (*messages, *notes, *problems), stopped)
+    # Grafana may have the same to say at the start and at the end
+    return Outcome(run, tuple(dict.fromkeys((*messages, *notes, *problems))), stopped)
 
 
 _PAIR = re.compile(r"([A-Za-z][\w-]*)(\s*[:=]\s*).+", re.DOTALL)
