@@ -53,7 +53,7 @@ unless {ON} ({state("engine_dead")})
 """,
         "vLLM server {{ $labels.server }} on {{ $labels.host }} is unreachable",
         """Neither /metrics nor /health of {{ $labels.server }} has answered for a minute, and no start-up is in
-        progress. Its clients get connection errors.""",
+        progress. Its clients get connection errors, or wait for an answer that does not come.""",
         OVERVIEW,
     ),
     Alert(
@@ -73,9 +73,9 @@ unless {ON} ({state("engine_dead")})
         "cause",
         "2m",
         f"vllmeter_server_up == 0 and {ON} (vllmeter_server_healthy == 1)",
-        "vLLM server {{ $labels.server }} on {{ $labels.host }} serves, but its /metrics cannot be read",
-        """/health of {{ $labels.server }} answers 200 while /metrics fails. Requests are served; nothing about their
-        latency, queue and cache is known.""",
+        "vLLM server {{ $labels.server }} on {{ $labels.host }} is healthy, but its /metrics cannot be read",
+        """/health of {{ $labels.server }} answers 200 while /metrics fails or hangs. Its API server works; whether its
+        engine does, and latency, queue and cache, is not known.""",
         EXPORTER,
     ),
     Alert(
@@ -86,7 +86,7 @@ unless {ON} ({state("engine_dead")})
         state("engine_dead"),
         "The engine of vLLM server {{ $labels.server }} on {{ $labels.host }} is dead",
         """The API server of {{ $labels.server }} still answers, its EngineCore process does not exist any more.
-        Every request fails until the server is restarted; /metrics shows frozen values.""",
+        Every request fails until the server is restarted. Its gauges are frozen, so vllmeter does not show them.""",
         OVERVIEW,
     ),
     Alert(
@@ -104,7 +104,8 @@ unless {ON} ({state("engine_dead")})
         "critical",
         "symptom",
         "15s",
-        state("stuck"),
+        # whoever answers neither /metrics nor /health is unreachable: one page, not two
+        f"{state('stuck')} unless {ON} (vllmeter_server_up == 0)",
         "vLLM server {{ $labels.server }} on {{ $labels.host }} has requests and makes no progress",
         """{{ $labels.server }} holds running or waiting requests, but no token was produced, no request finished and
         no engine activity was seen. It will not recover by itself.""",

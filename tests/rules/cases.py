@@ -184,9 +184,12 @@ def servers(b: Builder) -> None:
         "vllmeter-overview",
         "vLLM server chat on a is unreachable",
         """Neither /metrics nor /health of chat has answered for a minute, and no start-up is in progress. Its clients
-        get connection errors.""",
+        get connection errors, or wait for an answer that does not come.""",
     )
     b.add("a server that refuses connections", "VllmeterServerUnreachable", GONE, [unreachable], hold=60)
+    hangs = {"server_up": until(1, 0), "server_healthy": f"1x{steps(FAULT)} stale", **in_state("stuck")}
+    b.add("a server that accepts and answers nothing", "VllmeterServerUnreachable", hangs, [unreachable], hold=60)
+    b.add("a server that answers nothing pages once", "VllmeterServerStuck", hangs, silent=[330, 420, 840])
     b.add(
         "a server that comes back within the minute",
         "VllmeterServerUnreachable",
@@ -257,9 +260,9 @@ def servers(b: Builder) -> None:
                 "warning",
                 "cause",
                 "vllmeter-exporter",
-                "vLLM server chat on a serves, but its /metrics cannot be read",
-                """/health of chat answers 200 while /metrics fails. Requests are served; nothing about their latency,
-                queue and cache is known.""",
+                "vLLM server chat on a is healthy, but its /metrics cannot be read",
+                """/health of chat answers 200 while /metrics fails or hangs. Its API server works; whether its engine
+                does, and latency, queue and cache, is not known.""",
             )
         ],
         hold=120,
@@ -276,7 +279,7 @@ def servers(b: Builder) -> None:
                 "vllmeter-overview",
                 "The engine of vLLM server chat on a is dead",
                 """The API server of chat still answers, its EngineCore process does not exist any more. Every request
-                fails until the server is restarted; /metrics shows frozen values.""",
+                fails until the server is restarted. Its gauges are frozen, so vllmeter does not show them.""",
             )
         ],
         hold=15,
