@@ -93,6 +93,9 @@ def test_a_killed_engine_is_dead_while_its_metrics_are_frozen(moments: dict[int,
     chat = view(snapshot, "chat")
     assert chat.state == "engine_dead"
     assert chat.memory == ()
+    assert chat.reading is not None
+    assert chat.reading.total("requests_running") is None
+    assert chat.reading.total("generation_tokens_total")
     assert view(moments[ENDED], "chat").state == "gone"
 
 

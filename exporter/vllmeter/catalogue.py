@@ -242,3 +242,5 @@ def _families() -> tuple[Family, ...]:
 
 CATALOGUE: Final[tuple[Family, ...]] = _families()
 BY_NAME: Final[dict[str, Family]] = {family.name: family for family in CATALOGUE}
+ENGINE_GAUGES: Final = frozenset(f.name for f in CATALOGUE if f.origin == "engine" and f.kind in ("gauge", "stateset"))
+"""What the engine says of this moment.  Its counters and histograms are sums, which stay true when it is dead."""

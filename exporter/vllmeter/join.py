@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from vllmeter.catalogue import ENGINE_GAUGES
 from vllmeter.config.settings import Match, Server
 from vllmeter.gpu.reasons import WORDS, explain
 from vllmeter.memory.attribute import AttributionResult, MatchRule, ServerUsage
@@ -131,6 +132,7 @@ def _server(
     status, sample = facts.status, facts.sample
     budget = _budget(facts, usage, nvml, table)
     layout = sample.reading.layout if sample is not None else None
+    reading = None if sample is None else sample.reading.without(ENGINE_GAUGES) if status.frozen else sample.reading
     return ServerView(
         name=name,
         url=facts.server.url,
@@ -138,7 +140,7 @@ def _server(
         state=status.state,
         state_reason=status.reason,
         state_since=status.since,
-        reading=None if sample is None else sample.reading,
+        reading=reading,
         reading_wall=None if sample is None else sample.wall,
         model_name=layout.model_names[0] if layout is not None and layout.model_names else None,
         version=facts.version,
@@ -161,8 +163,15 @@ def _server(
         startup=describe(facts.startup) if facts.startup is not None and budget.log_used else {},
         findings=budget.findings,
         host=usage.roles if usage is not None else (),
-        exposed_series=sample.series if sample is not None else 0,
+        exposed_series=_shown(sample, frozen=status.frozen) if sample is not None else 0,
+        gauges_withheld=status.frozen,
     )
+
+
+def _shown(sample: Sample, *, frozen: bool) -> int:
+    """How many series of a sample are exposed."""
+    gauges = sum(ref.family in ENGINE_GAUGES for ref in sample.reading.layout.scalars) if frozen else 0
+    return sample.series - gauges
 
 
 def _no_attribution(nvml: NvmlReading | None) -> Attribution:

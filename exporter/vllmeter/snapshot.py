@@ -15,8 +15,8 @@ Rules that hold everywhere:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -108,6 +108,17 @@ class ServerReading:
     sums: Sequence[float]
     process_start: float | None = None
     created: float | None = None
+
+    def without(self, families: Collection[str]) -> ServerReading:
+        """The reading without the scalar series of ``families``."""
+        layout = self.layout
+        kept = [index for index, ref in enumerate(layout.scalars) if ref.family not in families]
+        shown = replace(
+            layout,
+            scalars=tuple(layout.scalars[index] for index in kept),
+            sources={family: source for family, source in layout.sources.items() if family not in families},
+        )
+        return replace(self, layout=shown, values=[self.values[index] for index in kept])
 
     def scalar(self, family: str, **labels: str) -> float | None:
         """The value of the one series of ``family`` whose labels include ``labels``; None when absent."""
@@ -411,7 +422,7 @@ class ScrapeStatus:
     """why the last finished scrape failed: a key of scrape.outcome.FAILURE_REASONS"""
     detail: str | None = None
     healthy: bool | None = None
-    """``/health`` answered 200 or otherwise; None = not probed or no answer"""
+    """``/health`` answered 200 or otherwise; None = not probed, no answer, or asked again and not answered yet"""
     health: int | str | None = None
     """its HTTP status, or why there was no answer (as ``reason``); None = not probed"""
     sample_age: float | None = None
@@ -465,6 +476,8 @@ class ServerView:
     findings: tuple[str, ...] = ()
     exposed_series: int = 0
     """series of its own families on /metrics"""
+    gauges_withheld: bool = False
+    """its engine is dead: ``reading`` holds counters and histograms (true sums), not the gauges (frozen)"""
 
 
 @dataclass(frozen=True, slots=True)

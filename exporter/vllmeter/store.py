@@ -195,7 +195,8 @@ class Store:
         for entry in list(self._entries.values()):
             waited = entry.target.in_flight(at)
             if waited is not None and waited > 1.0:
-                entry.tracker.pending(at, in_flight=waited, wall=wall, evidence=entry.evidence)
+                health = entry.target.status(at).health
+                entry.tracker.pending(at, in_flight=waited, wall=wall, health=health, evidence=entry.evidence)
 
     def gpu_tick(
         self, nvml: NvmlReading, table: ProcessTable | None, containers: ContainerTable | None, at: float, wall: float

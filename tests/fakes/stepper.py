@@ -55,7 +55,7 @@ class Stepper:
         """A finished scrape of a server at the present moment."""
         target = self.targets[name]
         target.begin(self.at - fetch.duration)
-        target.probed(health)
+        target.probed(health, self.at)
         reading = target.finish(fetch, self.at, self.wall)
         self.store.observed(target, reading, self.at, self.wall)
 

@@ -142,3 +142,25 @@ def test_a_fault_while_writing_costs_one_server_its_lines(monkeypatch: pytest.Mo
     monkeypatch.setattr(ServerText, "render", broken)
     assert t.blocks() == {}
     assert t.status(0.0).failures == {"internal": 1}
+
+
+def test_an_old_answer_of_health_does_not_stand_while_it_is_asked_again() -> None:
+    """Older than 3 intervals when the question goes out: withdrawn, with a word for why; younger: it stands."""
+    t = target()
+    t.probed(200, 10.0)
+    t.probing(11.0)
+    assert t.status(11.0).healthy is True
+    t.probing(13.5)
+    assert (t.status(13.5).healthy, t.status(13.5).health) == (None, "pending")
+    t.probed("timeout", 20.0)
+    assert (t.status(20.0).healthy, t.status(20.0).health) == (None, "timeout")
+    t.probed(503, 21.0)
+    assert t.status(21.0).healthy is False
+
+
+def test_a_short_interval_does_not_withdraw_health_between_two_regular_questions() -> None:
+    """/health is asked every half second at most, however short the interval."""
+    t = target(interval=0.2)
+    t.probed(200, 10.0)
+    t.probing(11.4)
+    assert t.status(11.4).healthy is True

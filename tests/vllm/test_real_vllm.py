@@ -43,6 +43,7 @@ from vllm.stack import (
     vllmeter,
 )
 from vllm.table import check, same
+from vllmeter.catalogue import CATALOGUE, ENGINE_GAUGES
 
 ENV = os.environ.get("VLLMETER_VLLM_ENV")
 PROMETHEUS = shutil.which("prometheus")
@@ -382,6 +383,8 @@ class Faults:
     killed_at: float = 0.0
     dead: dict[str, Any] = field(default_factory=dict)
     """rerank's part of /snapshot.json while its engine was dead"""
+    dead_families: set[str] = field(default_factory=set)
+    """families of rerank on /metrics then, without the prefix"""
     api_killed_at: float = 0.0
     orphans: list[Process] = field(default_factory=list)
 
@@ -438,6 +441,11 @@ def faults(stack: Stack, load: Load) -> Faults:
         wait_until(lambda a=alert, n=name: n in firing(stack, a), stack.patience, f"the alert {alert} of {name}")  # type: ignore[misc]
         done.alerts.append(f"{alert} {name}")
     done.dead = stack.view("rerank", readings=True)
+    done.dead_families = {
+        name.removeprefix("vllmeter_")
+        for name, samples in stack.metrics().items()
+        if any(labels.get("server") == "rerank" for labels, _ in samples)
+    }
     health = requests.get(f"{stack.rerank.url}/health", timeout=10).status_code
     done.while_stopped["rerank"] = (
         health,
@@ -501,9 +509,13 @@ def test_a_killed_engine_is_dead_while_its_metrics_answer(stack: Stack, faults: 
     states = stack.watcher.states("rerank", faults.killed_at)
     check("rerank: states", " > ".join(states), states == ["engine_dead", "gone"], "engine_dead > gone")
     reason = faults.dead["state_reason"]
-    words = ("/health does not answer 200", "engine process")
+    words = ("/health answers 503", "engine process")
     check("rerank: reason", reason, any(word in reason for word in words), "/health or the process")
     same("rerank: healthy", faults.dead["scrape"]["healthy"], False)
+    shown = faults.dead_families
+    same("rerank: gauges of the dead engine that are shown", sorted(shown & ENGINE_GAUGES), [])
+    sums = {family.name for family in CATALOGUE if family.origin == "engine" and family.kind == "counter"}
+    same("rerank: its counters are shown", bool(shown & sums), True)
     first = next(at for at, name, state, _ in stack.watcher.changes if name == "rerank" and state == "engine_dead")
     check("rerank: engine_dead after (s)", first - faults.killed_at, 0 <= first - faults.killed_at < 5, "< 5")
 

@@ -186,7 +186,7 @@ def test_engine_dead_shows_by_health_while_metrics_stay(story: Story) -> None:
     """EngineCore killed: /health is 503, /metrics is a frozen 200."""
     story.tell(5, running=2, moved=True)
     assert story.tell(1, running=2, health=503) == "engine_dead"
-    assert story.machine.reason == "/health answers 503; the values of /metrics are frozen"
+    assert story.machine.reason == "/health answers 503; its gauges are frozen and not shown"
     assert story.tell(1, outcome="pending", in_flight=0.1, health=503) == "engine_dead"
     assert story.tell(1, outcome="parse", health=503) == "engine_dead"
 
@@ -223,7 +223,11 @@ def test_engine_dead_shows_by_its_process(story: Story) -> None:
     """The engine process is gone or a zombie although the API server answers."""
     story.tell(5, cpu=0.0, engine="S", connections=0)
     assert story.tell(1, cpu=0.0, engine="Z", connections=0) == "engine_dead"
+    assert story.machine.reason.endswith("; its gauges are frozen and not shown")
     assert story.tell(1, evidence=Evidence(api_alive=True, engine_states=())) == "engine_dead"
+    gone = Evidence(api_alive=True, engine_states=())
+    assert story.tell(1, outcome="timeout", health="timeout", evidence=gone) == "engine_dead"
+    assert story.machine.reason == "/metrics has not answered for 1 s and the engine process is gone"
 
 
 def test_pending_answer_is_late_and_refusal_is_gone(story: Story) -> None:
@@ -240,12 +244,26 @@ def test_pending_answer_is_late_and_refusal_is_gone(story: Story) -> None:
 def test_no_answer_for_two_minutes_is_stuck(story: Story) -> None:
     """An API server that accepts and never answers is stuck; half a minute is enough when its process is stopped."""
     story.tell(5)
-    assert story.tell(100, outcome="timeout") == "late"
-    assert story.tell(30, outcome="timeout") == "stuck"
+    assert story.tell(100, outcome="timeout", health="timeout") == "late"
+    assert story.tell(30, outcome="timeout", health="timeout") == "stuck"
     story.tell(5)
     stopped = Evidence(api_alive=True, api_state="T")
     assert story.tell(29, outcome="pending", in_flight=5.0, evidence=stopped) == "late"
     assert story.tell(3, outcome="pending", in_flight=5.0, evidence=stopped) == "stuck"
+
+
+def test_hanging_metrics_beside_a_good_health_prove_nothing_about_the_engine(story: Story) -> None:
+    """/health 200 says that the API server works, a hanging /metrics that nothing is known of its engine."""
+    story.tell(5, running=2, moved=True)
+    assert story.tell(115, outcome="timeout") == "late"
+    assert story.tell(15, outcome="timeout") == "unknown_progress"
+    assert story.machine.reason == (
+        "/metrics has not answered for 130 s, but /health answers 200: whether the engine works is not known"
+    )
+    assert story.tell(3, outcome="pending", in_flight=3.0) == "unknown_progress"
+    assert "stuck" not in story.seen
+    assert story.tell(1, outcome="timeout", health="timeout") == "stuck"
+    assert story.tell(1, running=2, moved=True) == "busy"
 
 
 def test_time_spent_gone_does_not_count_as_unanswered(story: Story) -> None:

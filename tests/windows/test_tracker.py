@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vllmeter.snapshot import Layout, ServerReading, Windowed
+from vllmeter.windows.contention import SLOT_SECONDS, slot_after
 from vllmeter.windows.state import Evidence
 from vllmeter.windows.tracker import ServerTracker
 from windows.bounds_brute import TTFT, population_sd
@@ -495,3 +496,38 @@ def test_nonsense_never_raises_and_never_shows_nonsense(bodies: list[tuple[list[
             value = getattr(made, name)
             assert value is None or 0.0 <= value < inf
         tracker.status()
+
+
+def test_the_gauges_of_a_dead_engine_are_not_taken_for_samples() -> None:
+    """They keep their last values: no peak, no busy time, no history comes of them; what was true before stays."""
+    server = Server(start=WALL - 500.0)
+    tracker = ServerTracker("a")
+    for second in range(120):
+        server.engines["0"].gauges.update(requests_running=3.0, requests_waiting=float(second < 30))
+        tracker.observe(server.reading(), float(second), wall=WALL + second, health=200 if second < 60 else 503)
+        if second in (59, 74, 119):
+            made = tracker.windowed(15.0)
+            if second == 59:
+                assert made.requests_running_peak == 3.0
+                assert not tracker.status().frozen
+                continue
+            assert tracker.status().frozen
+            for name in ("requests_running_peak", "requests_waiting_peak", "kv_cache_usage_peak"):
+                assert getattr(made, name) is None
+                assert made.absent[name] == "engine_dead"
+            assert made.generation_tokens == 0.0
+    # Samples of the last minute before its death are as true as ever.
+    assert tracker.between(30.0, 90.0).requests_running_peak == 3.0
+    assert tracker.history("requests_running", 59.0) == []
+    assert busy_seconds(tracker) == pytest.approx(59.0, abs=1.0)
+    tracker.pending(123.0, in_flight=3.0, wall=WALL + 123.0)
+    assert tracker.status().frozen
+    server.restart(WALL + 124.0)
+    tracker.observe(server.reading(), 126.0, wall=WALL + 126.0, health=200)
+    assert not tracker.status().frozen
+    assert tracker.windowed(15.0).requests_running_peak == 0.0
+
+
+def busy_seconds(tracker: ServerTracker) -> float:
+    """Seconds in which the server counted as busy."""
+    return tracker.busy.window(0, slot_after(200.0)).bit_count() * SLOT_SECONDS

@@ -153,6 +153,8 @@ def _details(view: ServerView) -> list[str]:
     """What ``--verbose`` says of a server: its state and why, its answer, processes, settings and start-up log."""
     scrape = view.scrape
     health = {True: "200", False: "not 200", None: "no answer"}[scrape.healthy]
+    if isinstance(scrape.health, str):
+        health = f"no answer ({scrape.health})"
     answer = f"no answer on /metrics ({scrape.reason or 'none yet'})"
     if scrape.up and scrape.duration is not None:
         answer = f"/metrics answered in {scrape.duration * 1000:.0f} ms"

@@ -538,7 +538,7 @@ def _reachability(view: ServerView) -> list[Finding]:
             Finding(
                 "unhealthy",
                 "error",
-                "/health says the engine is dead while /metrics still answers with frozen values"
+                "/health says the engine is dead; /metrics still answers, its gauges are frozen and not shown"
                 if dead
                 else f"/health answers {view.scrape.health or 'something else than 200'}",
                 "restart the server; its log says why the engine died"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 
-from vllmeter.catalogue import BY_NAME
+from vllmeter.catalogue import BY_NAME, ENGINE_GAUGES
 from vllmeter.render.text import Blocks, bound, document, number, series
 from vllmeter.snapshot import SERVER_STATES, GpuMemory, GpuView, Quantity, ServerView, Snapshot, Windowed
 
@@ -28,8 +28,17 @@ def render_metrics(
     servers whose reading is still valid in ``snapshot`` are used.  ``extra`` (this process's own families, already in
     the right format, without ``# EOF``) goes to the front.
     """
-    fresh = [server_blocks[s.name] for s in snapshot.servers if s.reading is not None and s.name in server_blocks]
+    fresh = [
+        _without_gauges(server_blocks[s.name]) if s.gauges_withheld else server_blocks[s.name]
+        for s in snapshot.servers
+        if s.reading is not None and s.name in server_blocks
+    ]
     return extra + document([*fresh, write(samples(snapshot))], openmetrics=openmetrics)
+
+
+def _without_gauges(blocks: Blocks) -> Blocks:
+    """The lines of a server whose engine is dead: the text is made of its sample, which knows nothing of that."""
+    return {family: lines for family, lines in blocks.items() if family not in ENGINE_GAUGES}
 
 
 _LINES: dict[tuple[str, tuple[str, ...]], tuple[str, float, str]] = {}

@@ -56,6 +56,7 @@ def samples(path: Path) -> Iterator[Sample]:
         nvml: NvmlReading | None = None
         table: ProcessTable | None = None
         pending = False
+        healths: dict[str, int | None] = {}
         now = 0.0
         for record in reader:
             # times in a recording begin at 0, which is no time for "never" values: shifted by a day
@@ -67,23 +68,26 @@ def samples(path: Path) -> Iterator[Sample]:
             match record:
                 case Answer():
                     target = targets[record.server]
-                    target.probed(200)
+                    target.probed(healths.get(record.server, 200), at)
                     fetch = Fetch(record.took or 0.01, record.body, record.content_type, record.status)
                     store.observed(target, target.finish(fetch, at, wall), at, wall)
                     pending = True
                 case Down():
                     target = targets[record.server]
-                    target.probed(None)
+                    target.probed(None, at)
+                    healths.pop(record.server, None)
                     target.finish(Fetch(0.01, reason=record.why), at, wall)
                     store.observed(target, None, at, wall)
                     pending = True
+                case Health():
+                    healths[record.server] = record.status
                 case Gpus():
                     nvml = replace(record.reading, at=at, wall=wall)
                     store.gpu_tick(nvml, table, None, at, wall)
                     pending = True
                 case Processes():
                     table = replace(record.table, at=at)
-                case Health() | Phase() | End():
+                case Phase() | End():
                     pass
         if pending:
             yield _sample(store, now, header.recorded)

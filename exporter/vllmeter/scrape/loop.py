@@ -9,12 +9,10 @@ import time
 from collections.abc import Callable
 
 from vllmeter.scrape.client import ScrapeClient
-from vllmeter.scrape.target import Observe, Target
+from vllmeter.scrape.target import HEALTH_EVERY, Observe, Target
 
 log = logging.getLogger("vllmeter.scrape")
 
-_HEALTH_EVERY = 0.5
-"""With every scrape at 1 s: vLLM exits 0.2 to 4 s after its engine died, and only /health tells before that."""
 _VERSION_EVERY = 300.0
 _GONE_EVERY = 1.0
 
@@ -84,11 +82,13 @@ class TargetLoop:
         up = reading is not None
         # whoever does not answer /metrics in time may answer /health all the same: then nobody is unreachable
         somebody = fetch.status is not None or fetch.reason == "timeout"
-        if somebody and (at - self._health_at >= _HEALTH_EVERY or up != self._was_up):
+        if somebody and (at - self._health_at >= HEALTH_EVERY or up != self._was_up):
             self._health_at = at
-            target.probed(client.health())
+            target.probing(at)
+            health = client.health()
+            target.probed(health, time.monotonic())
         elif not somebody:
-            target.probed(None)
+            target.probed(None, at)
         if up and (at - self._version_at >= _VERSION_EVERY or not self._was_up):
             self._version_at = at
             target.versioned(client.version())

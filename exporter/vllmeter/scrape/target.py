@@ -24,6 +24,9 @@ from vllmeter.upstream.normalise import Normaliser
 
 log = logging.getLogger("vllmeter.scrape")
 
+HEALTH_EVERY = 0.5
+"""Seconds between two questions to ``/health`` at least.  With every scrape at 1 s: vLLM exits 0.2 to 4 s after its
+engine died, and only /health tells before that."""
 BACK_OFF_LIMIT = 5.0
 """Longest interval, in seconds, that backing off on cost may lead to."""
 _COST_ANSWERS = 10
@@ -79,6 +82,8 @@ class Target:
         self._detail: str | None = None
         self._up = False
         self._health: int | str | None = None
+        self._health_at: float | None = None
+        """when ``/health`` was last answered or given up"""
         self._costs: deque[float] = deque(maxlen=30)
         self._cost = 0.0
         """median of ``_costs``, in seconds; 0 before there are enough of them"""
@@ -151,10 +156,17 @@ class Target:
             )
         return any(reading.values[index] > 0 for index in self._waiting)
 
-    def probed(self, health: int | str | None) -> None:
-        """What ``/health`` gave: a status, or why there was no answer; None = not asked."""
+    def probing(self, at: float) -> None:
+        """``/health`` is being asked from now on: what it said long ago no longer stands for now."""
         with self._lock:
-            self._health = health
+            limit = 3 * max(self.interval(hold=False), HEALTH_EVERY)
+            if self._health_at is not None and at - self._health_at > limit:
+                self._health = "pending"
+
+    def probed(self, health: int | str | None, at: float) -> None:
+        """What ``/health`` gave at ``at``: a status, or why there was no answer; None = not asked."""
+        with self._lock:
+            self._health, self._health_at = health, at
 
     def versioned(self, version: str | None) -> None:
         """Result of ``GET /version``; None leaves what was known."""

@@ -3,7 +3,8 @@
 Order of evidence (the first that decides wins):
 
 1. what the connection says: refused or reset -> ``gone`` (``starting`` while a new process of the server is alive),
-   a pending answer -> ``late`` (``stuck`` when it stays unanswered), unusable body -> ``failing``;
+   a pending answer -> ``late`` (``stuck`` when it stays unanswered, ``unknown_progress`` when ``/health`` answers 200
+   all the while), unusable body -> ``failing``;
 2. ``/health``: 503 is vLLM's word for a dead engine -> ``engine_dead`` (its ``/metrics`` stays 200 with frozen values).
    Any other answer, or none, is named in the reason and decides nothing: it may be a proxy, a missing path, a broken
    middleware.  So is a 503 beside an HTTP 5xx of ``/metrics``, unless the engine process is known to be gone;
@@ -56,6 +57,12 @@ EVIDENCE_SECONDS: Final = 15.0
 
 DEAD: Final = 503
 """What vLLM's ``/health`` answers once its engine is dead (EngineDeadError); a living one answers 200."""
+
+ALIVE: Final = 200
+"""What ``/health`` answers while the API server works and knows of no error of its engine.  No proof of progress: an
+engine that hangs has no error."""
+
+_FROZEN: Final = "; its gauges are frozen and not shown"
 
 _GONE: Final = frozenset({"refused", "reset", "unreachable", "dns"})
 _WAITED: Final = frozenset({"timeout"})
@@ -125,6 +132,8 @@ class ServerStatus:
     last_change: str = ""
     start_timestamp: float | None = None
     sleep_state: str | None = None
+    frozen: bool = False
+    """whether the newest sample came from a server with a dead engine: its gauges are no longer true"""
     last_preemption: float | None = None
     last_events: Mapping[str, float] = field(default_factory=dict)
     """preemption, error, rejection, http_5xx, restart, config_change -> Unix time of the sample that showed it"""
@@ -261,16 +270,15 @@ class StateMachine:
         if seen.outcome == "pending" or seen.outcome in _WAITED:
             return self._unanswered(seen)
         if seen.health == DEAD and (seen.outcome != "http_5xx" or _no_engine(seen.evidence)):
-            frozen = "; the values of /metrics are frozen" if seen.outcome == "ok" else ""
-            return "engine_dead", f"/health answers {DEAD}{frozen}"
+            return "engine_dead", f"/health answers {DEAD}" + (_FROZEN if seen.outcome == "ok" else "")
         if seen.outcome != "ok":
             return "failing", f"the answer to /metrics cannot be used: {seen.outcome}"
         evidence = seen.evidence
         if evidence.engine_states is not None:
             if not evidence.engine_states:
-                return "engine_dead", "the engine process is gone while the API server still answers"
+                return "engine_dead", "the engine process is gone while the API server still answers" + _FROZEN
             if all(state in "ZX" for state in evidence.engine_states):
-                return "engine_dead", "the engine process is a zombie while the API server still answers"
+                return "engine_dead", "the engine process is a zombie while the API server still answers" + _FROZEN
         if seen.asleep:
             return "sleeping", "the engine sleeps"
         if not seen.engine_metrics:
@@ -295,9 +303,16 @@ class StateMachine:
         words = f"/metrics has not answered for {waiting:.0f} s"
         if seen.health == DEAD:
             return "engine_dead", f"/health answers {DEAD}"
+        if _no_engine(evidence):
+            return "engine_dead", f"{words} and the engine process is gone"
         if evidence.api_state in ("T", "t") and waiting >= STILL_SECONDS:
             return "stuck", f"{words} and its process is stopped"
         if waiting >= NO_PROGRESS_SECONDS:
+            if seen.health == ALIVE:
+                return (
+                    "unknown_progress",
+                    f"{words}, but /health answers {ALIVE}: whether the engine works is not known",
+                )
             return "stuck", words
         if seen.outcome == "pending" and waiting <= max(LATE_SECONDS, 2.0 * self._interval):
             if self._ok_at is None:
@@ -390,7 +405,7 @@ def _no_engine(evidence: Evidence) -> bool:
 
 def _health_words(seen: Observation, state: str) -> str:
     """What ``/health`` said, where it is not what one expects and the reason does not say it yet."""
-    if seen.health in (None, 200) or state == "engine_dead" or seen.outcome in _GONE:
+    if seen.health in (None, ALIVE) or state == "engine_dead" or seen.outcome in _GONE:
         return ""
     if isinstance(seen.health, int):
         return f"; /health answers {seen.health}"

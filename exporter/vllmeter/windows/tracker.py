@@ -150,6 +150,9 @@ class ServerTracker:
         self._ticks: tuple[tuple[int, int], ...] | None = None
         self._resets: deque[float] = deque()
         self._unclear: deque[tuple[float, str]] = deque()
+        self._withheld: deque[float] = deque()
+        """times of samples whose gauges were those of a dead engine"""
+        self._frozen = False
         self._settings: Mapping[str, str] = {}
         self._config_layout: Layout | None = None
         self._restarts = 0
@@ -186,7 +189,6 @@ class ServerTracker:
             start = self._start(kind, reading, now, wall)
             row = self._row(plan, reading, self._deltas(plan, reading, kind))
             recorded = self._cells(plan, reading, kind, start, now, _age(reading, wall))
-            self._ring.push(start, now, row)
             self._note(kind, reading, now, wall, evidence)
             self._config(reading.layout, settings, wall)
             if wall is not None:
@@ -195,7 +197,6 @@ class ServerTracker:
                         self._events[event] = wall
             progressed = any(row[column] > 0.0 for column in PROGRESS_COLUMNS)
             moved = recorded or any(row[column] > 0.0 for column in ENGINE_COLUMNS)
-            self._activity(start, now, row, moved=moved, progressed=progressed)
             self._step(
                 Observation(
                     at=now,
@@ -211,6 +212,11 @@ class ServerTracker:
                     evidence=evidence,
                 )
             )
+            self._frozen = self._machine.state == "engine_dead"
+            if self._frozen:
+                self._withhold(plan, row, now)
+            self._ring.push(start, now, row)
+            self._activity(start, now, row, moved=moved, progressed=progressed)
 
     def fail(
         self,
@@ -283,6 +289,7 @@ class ServerTracker:
                 last_change=self._last_change,
                 start_timestamp=self._process_start,
                 sleep_state=self._sleep_state,
+                frozen=self._frozen,
                 last_preemption=self._events.get("preemption"),
                 last_events=dict(self._events),
             )
@@ -363,6 +370,8 @@ class ServerTracker:
             self._resets.popleft()
         while self._unclear and self._unclear[0][0] <= before:
             self._unclear.popleft()
+        while self._withheld and self._withheld[0] <= before:
+            self._withheld.popleft()
         if self._tick % 256 == 0:
             for log in self._logs.values():
                 log.trim(self._now - RING_SECONDS)
@@ -580,6 +589,13 @@ class ServerTracker:
         # What is missing now may come back (a log that was not read yet): it is compared again then.
         self._settings = settings if settings.keys() >= self._settings.keys() else {**self._settings, **settings}
 
+    def _withhold(self, plan: Plan, row: list[float], now: float) -> None:
+        """A dead engine's gauges keep their last values for ever: they are no longer known."""
+        for column, _, _ in plan.gauges:
+            row[column] = nan
+        self._sleep_state = self._asleep = None
+        self._withheld.append(now)
+
     def _activity(self, start: float, now: float, row: Sequence[float], *, moved: bool, progressed: bool) -> None:
         if now - start > axis.LONGEST_STRETCH:
             return
@@ -608,13 +624,15 @@ class ServerTracker:
             else:
                 out[name] = value
 
+        withheld = any(now - seconds < at <= now for at in reversed(self._withheld))
+        dead = {COLUMNS[column] for column, _, _ in self._plan.gauges} if withheld and self._plan is not None else ()
         for name, column in (
             ("requests_waiting_peak", "requests_waiting"),
             ("requests_running_peak", "requests_running"),
             ("kv_cache_usage_peak", "kv_cache_usage"),
         ):
             # A gauge is as it was sampled, however long the stretch before it.
-            put(name, peak(ring[column], first, end), "not_offered")
+            put(name, peak(ring[column], first, end), "engine_dead" if column in dead else "not_offered")
         trouble = "gap" if begin == end else self._trouble(now - seconds, now)
         if trouble is not None:
             absent.update(dict.fromkeys(_DELTA_FIELDS, trouble))

@@ -81,6 +81,7 @@ export function clock(unix) {
 
 const REASONS = {
   not_offered: "this server does not offer it",
+  engine_dead: "the engine is dead: its gauges are frozen",
   no_requests: "no requests in the window",
   no_queries: "no lookups in the window",
   too_few_requests: "too few requests",
