@@ -94,3 +94,28 @@ def test_every_command_says_its_exit_codes_and_fits_80_columns() -> None:
     assert silent == ["baseline", "assets"]  # groups: their own commands say it
     for words in (("baseline", "set"), ("assets", "export")):
         assert "Exit code" in run(*words, "--help")[1]
+
+
+@pytest.mark.parametrize("words", [("serve", "--check-config"), ("serve",)])
+def test_a_web_config_that_is_not_there_is_told_before_anything_starts(folder: Path, words: tuple[str, ...]) -> None:
+    """Also by --check-config: one line with the file, the cause and the remedy, no name of an exception."""
+    (folder / "with.yaml").write_text(f"listen: 127.0.0.1:0\nnvml: {{enabled: false}}\nweb_config: {folder}/web.yml\n")
+    code, output = run(*words, "-c", "with.yaml")
+    assert code == 2
+    assert output == (
+        f"{folder}/web.yml: cannot be read (No such file or directory): correct `web_config`, or take it out to serve "
+        "without TLS and authentication\n"
+    )
+    (folder / "web.yml").write_bytes(b"\xff\xfe")
+    assert "cannot be read (no UTF-8 text): correct" in run(*words, "-c", "with.yaml")[1]
+    (folder / "web.yml").write_text("basic_auth: {}\n")
+    code, output = run(*words, "-c", "with.yaml")
+    assert code == 2
+    assert f"{folder}/web.yml:1: basic_auth: unknown key" in output
+
+
+def test_check_config_accepts_a_good_web_config(folder: Path) -> None:
+    """It is read, and found to be right."""
+    (folder / "web.yml").write_text("allowed_hosts: [gpu-1]\n")
+    (folder / "with.yaml").write_text(f"servers: []\nweb_config: {folder}/web.yml\n")
+    assert run("serve", "--check-config", "-c", "with.yaml") == (0, "with.yaml: ok, 0 servers\n")

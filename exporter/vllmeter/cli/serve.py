@@ -30,7 +30,9 @@ def serve(
         typer.Option("--config", "-c", help="Configuration file; default vllmeter.yaml, else find vLLM on this host."),
     ] = None,
     listen: Annotated[str | None, typer.Option("--listen", help="HOST:PORT, instead of the one configured.")] = None,
-    check_config: Annotated[bool, typer.Option("--check-config", help="Check the configuration and exit.")] = False,
+    check_config: Annotated[
+        bool, typer.Option("--check-config", help="Check the configuration and its web_config, and exit.")
+    ] = False,
     log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Runs the exporter: samples every server once a second and serves /metrics and the live page.
@@ -41,6 +43,7 @@ def serve(
     path = config if config is not None else DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None
     settings = read_settings(path, listen)
     if check_config:
+        check_web_config(settings)
         typer.echo(f"{path or 'no file, defaults'}: ok, {len(settings.servers)} servers")
         return
     run(settings, path, listen)
@@ -84,6 +87,18 @@ def read_settings(path: Path | None, listen: str | None) -> Settings:
             typer.echo(f"--listen {listen}: no HOST:PORT, for example 127.0.0.1:9877", err=True)
             raise typer.Exit(2) from error
     return settings
+
+
+def check_web_config(settings: Settings) -> None:
+    """Reads the ``web_config`` with its files; prints what is wrong and exits with 2."""
+    from vllmeter.web.web_config import load_web_config
+
+    if settings.web_config is not None:
+        try:
+            load_web_config(settings.web_config)
+        except ConfigError as error:
+            typer.echo(str(error), err=True)
+            raise typer.Exit(2) from error
 
 
 def bind(host: str, port: int) -> socket.socket:

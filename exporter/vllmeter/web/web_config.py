@@ -115,7 +115,8 @@ def load_web_config(path: Path) -> WebSecurity:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"{path}: cannot be read: {type(error).__name__}"]) from error
+        remedy = "correct `web_config`, or take it out to serve without TLS and authentication"
+        raise ConfigError([f"{path}: cannot be read ({_why(error)}): {remedy}"]) from error
     config = parse_model(text, str(path), WebConfig, show=False)
     tls = config.tls_server_config
     if tls is not None:
@@ -133,6 +134,15 @@ def tls_context(tls: TlsServer, name: str) -> ssl.SSLContext:
     """The context of our endpoint; ConfigError (naming ``name``) when a file cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3 if tls.min_version == "TLS13" else ssl.TLSVersion.TLSv1_2
+    for key in ("cert_file", "key_file", "client_ca_file"):
+        file = getattr(tls, key)
+        try:
+            if file is not None:
+                file.open("rb").close()
+        except OSError as error:  # OpenSSL would not say which
+            remedy = "check the path and its permissions"
+            message = f"{name}:1: tls_server_config.{key}: {file} cannot be read ({_why(error)}): {remedy}"
+            raise ConfigError([message]) from error
     try:
         context.load_cert_chain(tls.cert_file, tls.key_file, password=lambda: "")
         if tls.client_ca_file is not None:
@@ -144,6 +154,10 @@ def tls_context(tls: TlsServer, name: str) -> ssl.SSLContext:
     return context
 
 
+def _why(error: Exception) -> str:
+    return getattr(error, "strerror", None) or "no UTF-8 text"
+
+
 def _beside(path: Path, file: Path | None) -> Path | None:
     return None if file is None else path.parent / file
 
@@ -152,7 +166,8 @@ def _token(file: Path, name: str) -> bytes:
     try:
         token = file.read_bytes().strip()
     except OSError as error:
-        raise ConfigError([f"{name}:1: bearer_token_files: {file} cannot be read: {error.strerror}"]) from error
+        message = f"{name}:1: bearer_token_files: {file} cannot be read ({_why(error)}): check the path"
+        raise ConfigError([message]) from error
     if len(token) < _SHORTEST_TOKEN:
         raise ConfigError([f"{name}:1: bearer_token_files: {file} holds fewer than {_SHORTEST_TOKEN} characters"])
     return token
