@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from vllmeter.config.load import parse_config
 from vllmeter.memory.budget import BudgetFacts, budget_of, committed, cuda_total
 from vllmeter.memory.findings import Evidence, Finding
 from vllmeter.memory.startup_log import StartupFacts, StartupLog
+from vllmeter.sampler import HostSources
 from vllmeter.snapshot import (
     Attribution,
     GpuReading,
@@ -25,6 +28,7 @@ from vllmeter.snapshot import (
     Layout,
     NvmlReading,
     OtherMemory,
+    ProcessTable,
     Quantity,
     RoleUsage,
     ScrapeStatus,
@@ -353,3 +357,38 @@ def test_figures_of_another_start_are_told_and_not_shown(tmp_path: Path) -> None
     assert "the log tells of another start" in result.output
     assert "PIDs on the GPU: 1137" in result.output
     assert "start-up log:" not in result.output
+
+
+@pytest.mark.parametrize("more", [(), ("--verbose",)])
+def test_missing_nvml_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, more: tuple[str, ...]
+) -> None:
+    """Not per server, and not on standard error as well: once, as a finding with its remedy."""
+    monkeypatch.setattr("vllmeter.wiring.build_sources", lambda _: HostSources(NoDriver(), NoProcesses()))
+    path = tmp_path / "vllmeter.yaml"
+    path.write_text("servers:\n" + "".join(f"  - {{name: s{n}, url: 'http://127.0.0.1:{n}'}}\n" for n in (1, 2)))
+    result = CliRunner().invoke(app, ["check", "-c", str(path), "--wait", "3", *more])
+    assert result.exit_code == 1
+    everything = result.output + caplog.text  # without a handler, Python writes warnings to standard error
+    assert everything.count("libnvidia-ml.so.1 was not found") == 1
+    assert "library_not_found" not in everything
+    assert "NVML is down" not in everything
+    assert "scrape=failed" not in everything
+
+
+class NoDriver:
+    """What the reader says and logs without a driver."""
+
+    def read(self, at: float, wall: float) -> NvmlReading:
+        logging.getLogger("vllmeter.gpu.reader").warning("NVML is down: libnvidia-ml.so.1 was not found")
+        return NvmlReading(at, wall, up=False, reason="library_not_found")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class NoProcesses:
+    """An empty /proc."""
+
+    def read(self, at: float, pids: Sequence[int]) -> ProcessTable:
+        return ProcessTable(at, {})

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +20,10 @@ from vllmeter.cli.serve import DEFAULT_CONFIG, read_settings
 from vllmeter.config.settings import Settings
 from vllmeter.memory.findings import Evidence, Finding, ordered, snapshot_findings, worst
 from vllmeter.snapshot import Snapshot
+
+if TYPE_CHECKING:  # imported when it is needed: heavy
+    from vllmeter.discovery.source import DiscoverySource
+    from vllmeter.wiring import Exporter
 
 SETTLE = 2.5
 """Seconds after everything answered once: two ticks of NVML and of every server."""
@@ -89,8 +96,29 @@ def collect(settings: Settings, path: Path | None, *, wait: float) -> tuple[Snap
     """Runs the exporter's own sampling for a few seconds: what ``serve`` would see is what is checked."""
     from vllmeter.wiring import Exporter, build_discovery
 
-    exporter = Exporter(settings, config_path=path)
-    exporter.adopt([(source.name, source.find()) for source in build_discovery(settings)])
+    # What these would log is a finding, and told there with its remedy.
+    with at_level(logging.ERROR, "vllmeter.gpu", "vllmeter.sampler", "vllmeter.scrape"):
+        return _sampled(Exporter(settings, config_path=path), settings, build_discovery(settings), wait=wait)
+
+
+@contextmanager
+def at_level(level: int, *names: str) -> Iterator[None]:
+    """These loggers drop what is below ``level``."""
+    loggers = [logging.getLogger(name) for name in names]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(level)
+    try:
+        yield
+    finally:
+        for logger, old in zip(loggers, before, strict=True):
+            logger.setLevel(old)
+
+
+def _sampled(
+    exporter: Exporter, settings: Settings, discovery: Sequence[DiscoverySource], *, wait: float
+) -> tuple[Snapshot, Evidence]:
+    exporter.adopt([(source.name, source.find()) for source in discovery])
     exporter.start()
     try:
         deadline = time.monotonic() + wait

@@ -149,7 +149,7 @@ def _held_down(card: GpuView) -> list[str]:
     return [f"  clock held down: {', '.join(why)}"] if why else []
 
 
-def _details(view: ServerView) -> list[str]:
+def _details(view: ServerView, *, blind: bool) -> list[str]:
     """What ``--verbose`` says of a server: its state and why, its answer, processes, settings and start-up log."""
     scrape = view.scrape
     health = {True: "200", False: "not 200", None: "no answer"}[scrape.healthy]
@@ -165,7 +165,7 @@ def _details(view: ServerView) -> list[str]:
     roles = ", ".join(f"{usage.role} {usage.processes}" for usage in view.host)
     pids = ", ".join(map(str, view.attribution.pids))
     found = "; ".join(part for part in (roles, f"PIDs on the GPU: {pids}" if pids else "") if part)
-    lines.append(f"    processes: {found or view.attribution.reason or 'not known'}")
+    lines.append(f"    processes: {found or (not blind and view.attribution.reason) or 'not known'}")
     if view.settings:
         known = ", ".join(f"{name} {value}" for name, value in sorted(view.settings.items()))
         lines.append(f"    settings: {known}")
@@ -197,6 +197,8 @@ def render_check(
 
     lines: list[str] = []
     shown: set[str] = set()
+    # Without NVML no server's memory is known: a finding says so once.
+    blind = snapshot.nvml is None or not snapshot.nvml.up
     for card in snapshot.gpus:
         rows = [(view, row) for view in snapshot.servers for row in view.memory if row.uuid == card.reading.uuid]
         shown |= {view.name for view, _ in rows}
@@ -231,13 +233,15 @@ def render_check(
         lines.append(paint(table[0], "dim"))
         lines.extend(table[1:])
         lines.extend(
-            paint(f"  {view.name}: {view.attribution.reason}", "dim") for view in without if view.attribution.reason
+            paint(f"  {view.name}: {view.attribution.reason}", "dim")
+            for view in without
+            if view.attribution.reason and not blind
         )
         lines.append("")
     if verbose and snapshot.servers:
         lines.append(paint("In detail", "head"))
         for view in snapshot.servers:
-            lines.extend(_details(view))
+            lines.extend(_details(view, blind=blind))
         lines.append("")
     if not snapshot.servers:
         lines += ["No server is configured and none was found.", ""]
