@@ -159,3 +159,25 @@ def test_facts_of_the_pressure_capture() -> None:
     assert reading.created is not None
     assert reading.created > reading.process_start
     assert reading.scalar("requests_waiting_by_reason", reason="capacity") == 16
+
+
+def test_offload_counters_before_the_first_transfer() -> None:
+    """vLLM announces the new names without series then; its older names are there with 0, which is a true sum.
+
+    What has no older name (failed allocations, the pinned share) is absent until it happens.
+    """
+    body = bodies.load("vllm-0.32.0-cpu-kv-offload-synthetic-idle.prom")
+    assert "# TYPE vllm:kv_offload_load_bytes_total counter" in body.text
+    assert "\nvllm:kv_offload_load_bytes_total{" not in body.text
+    reading = Normaliser().normalise(Parser().parse(body.text.encode(), body.content_type), "0.32.0")
+    found = {
+        ref.family: (ref.source, value)
+        for ref, value in zip(reading.layout.scalars, reading.values, strict=True)
+        if ref.family.startswith("kv_offload")
+    }
+    assert found == {
+        "kv_offload_load_bytes_total": ("vllm:kv_offload_total_bytes_total", 0.0),
+        "kv_offload_store_bytes_total": ("vllm:kv_offload_total_bytes_total", 0.0),
+        "kv_offload_load_time_seconds_total": ("vllm:kv_offload_total_time_total", 0.0),
+        "kv_offload_store_time_seconds_total": ("vllm:kv_offload_total_time_total", 0.0),
+    }
