@@ -116,7 +116,8 @@ unless {ON} ({state("engine_dead")})
         "info",
         "cause",
         "5m",
-        state("unknown_progress"),
+        # a /metrics that hangs beside a good /health has an alert of its own
+        f"{state('unknown_progress')} unless {ON} (vllmeter_server_up == 0)",
         "Whether vLLM server {{ $labels.server }} on {{ $labels.host }} makes progress cannot be told",
         """The counters of {{ $labels.server }} stand still and its processes cannot be seen, so an idle server and a
         hung one look the same. Let the exporter see the host's processes, or switch the canary on.""",

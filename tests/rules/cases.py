@@ -267,6 +267,7 @@ def servers(b: Builder) -> None:
         ],
         hold=120,
     )
+    b.add("a server that answers nothing", "VllmeterServerMetricsBroken", hangs, silent=[330, 480, 840])
     b.add("a server that is gone altogether", "VllmeterServerMetricsBroken", GONE, silent=[330, 480, 840])
     b.add(
         "the engine process died, the API server did not",
@@ -342,6 +343,12 @@ def servers(b: Builder) -> None:
             )
         ],
         hold=300,
+    )
+    b.add(
+        "/metrics hangs beside a good /health: told as broken metrics, once",
+        "VllmeterServerProgressUnknown",
+        {"server_up": until(1, 0), **in_state("unknown_progress")},
+        silent=[330, 615, 840],
     )
     b.add(
         "gauges that stay after all clients left",
