@@ -143,6 +143,38 @@ def test_a_killed_server_is_gone_within_three_seconds_and_its_lines_stop(world: 
     assert gap > 2.5
 
 
+def test_a_dead_engine_has_no_gauges_and_the_page_says_why(world: World, watched: Watched) -> None:
+    """/health 503 beside a frozen 200: queue and KV cache are absent with their reason, what is a sum stays."""
+    replay, exporter = world
+    page = watched.open(exporter.url)
+    until(page, "() => vllmeter.store.servers.get('vllm-embed').loaded")
+    state = "() => vllmeter.store.servers.get('vllm-embed').now.state"
+    try:
+        replay.fault("vllm-embed", "health503")
+        until(page, f"() => ({state})() === 'engine_dead'", seconds=8)
+        page.wait_for_timeout(1500)
+        seen = page.evaluate(
+            """() => {
+              const card = document.querySelector(".card[data-server=vllm-embed]");
+              const figures = {};
+              for (const dd of card.querySelectorAll("dd[data-v]")) figures[dd.dataset.v] = [dd.textContent, dd.title];
+              return { figures, reason: card.querySelector("[data-v=reason]").textContent };
+            }"""
+        )
+    finally:
+        replay.fault("vllm-embed", "none")
+    for name in ("running", "waiting", "kv"):
+        assert seen["figures"][name] == ["–", "the engine is dead: its gauges are frozen"], name
+    assert seen["figures"]["preemptions"][0] != "–"
+    assert "its gauges are frozen and not shown" in seen["reason"]
+    until(page, f"() => ['ready', 'busy', 'late'].includes(({state})())", seconds=10)
+    until(
+        page,
+        "() => document.querySelector('[data-server=vllm-embed] dd[data-v=running]').textContent !== '–'",
+        seconds=5,
+    )
+
+
 def test_a_slow_server_is_late_and_not_gone(world: World, watched: Watched) -> None:
     """vLLM answers seconds late under load: the line stops, nothing is called gone."""
     replay, exporter = world

@@ -111,6 +111,7 @@ def server_now(view: ServerView) -> dict[str, Any]:
         "running": running,
         "waiting": waiting,
         "kv_cache_usage": usage,
+        "gauges_withheld": view.gauges_withheld,
         "window": None if window is None else window_document(window),
         "used": {row.uuid: _quantity(row.used) for row in view.memory},
         "contention": {} if window is None else {uuid: c.ratio for uuid, c in window.contention.items()},

@@ -16,11 +16,15 @@ const jitter = (w) => {
 // Why a figure of the window is not there; null when it is.
 const why = (s, shown, name) => (f.known(shown) ? null : f.reason(s.now.window?.absent?.[name] ?? (s.now.window ? null : "no_samples")));
 
+// Why a gauge of now is not there: a dead engine has none, whatever the window still holds from before its death.
+const whyNow = (s, shown, name) => (s.now.gauges_withheld ? f.reason("engine_dead") : why(s, shown, name));
+const peakOr = (s, shown, name, words) => (f.known(s.now.window?.[name]) && !s.now.gauges_withheld ? `peak in 60 s: ${words(s.now.window[name])}` : whyNow(s, shown, name));
+
 // The figures in a card's head: text, raw, what the title says, whether it stands out. `raw` is the exact value; tests and scripts compare it with snapshot.json.
 const FIGURES = [
-  ["running", "Running", (s) => [f.count(s.now.running), s.now.running, why(s, s.now.running, "requests_running_peak")]],
-  ["waiting", "Waiting", (s) => [f.count(s.now.waiting), s.now.waiting, f.known(s.now.window?.requests_waiting_peak) ? `peak in 60 s: ${f.count(s.now.window.requests_waiting_peak)}` : why(s, s.now.waiting, "requests_waiting_peak")]],
-  ["kv", "KV cache", (s) => [f.percent(s.now.kv_cache_usage, 1), s.now.kv_cache_usage, f.known(s.now.window?.kv_cache_usage_peak) ? `peak in 60 s: ${f.percent(s.now.window.kv_cache_usage_peak, 1)}` : why(s, s.now.kv_cache_usage, "kv_cache_usage_peak")]],
+  ["running", "Running", (s) => [f.count(s.now.running), s.now.running, whyNow(s, s.now.running, "requests_running_peak")]],
+  ["waiting", "Waiting", (s) => [f.count(s.now.waiting), s.now.waiting, peakOr(s, s.now.waiting, "requests_waiting_peak", f.count)]],
+  ["kv", "KV cache", (s) => [f.percent(s.now.kv_cache_usage, 1), s.now.kv_cache_usage, peakOr(s, s.now.kv_cache_usage, "kv_cache_usage_peak", (x) => f.percent(x, 1))]],
   ["ttft", "TTFT mean ± jitter", (s) => {
     const w = s.now.window;
     if (!w || !f.known(w.ttft_mean)) return [f.NONE, null, f.reason(w?.absent?.ttft_mean ?? (w ? null : "no_samples"))];

@@ -104,7 +104,7 @@ export const CHARTS = [
     show: (x) => f.percent(x, 1),
     top: 1,
     offer: "kv_cache_usage_peak",
-    why: (server) => (server.now?.window && !f.known(server.now.kv_cache_usage) ? absent(server, "kv_cache_usage_peak") : null),
+    why: (server) => (server.now?.window && !f.known(server.now.kv_cache_usage) ? server.now.gauges_withheld ? f.reason("engine_dead") : absent(server, "kv_cache_usage_peak") : null),
   },
   {
     id: "ttft",
