@@ -83,7 +83,10 @@ def annotated() -> Stepper:
     )
     nvml = stepper.snapshot().nvml
     assert nvml is not None
-    stepper.gpu(replace(nvml, gpus=tuple(replace(g, xid_last=31, xid_last_at=nvml.wall) for g in nvml.gpus)), stepper.snapshot_table())
+    stepper.gpu(
+        replace(nvml, gpus=tuple(replace(g, xid_last=31, xid_last_at=nvml.wall) for g in nvml.gpus)),
+        stepper.snapshot_table(),
+    )
     return stepper
 
 
