@@ -83,7 +83,8 @@ def idle(name: str, servers: int, seconds: float, before: float, after: float) -
     """Whether the peer did not do the work that it was measured for."""
     if name == "otel-collector":
         return (after - before) / seconds / servers < LEAST_POINTS
-    return after < servers
+    # one of three servers is restarted in the recording and may be away in the end
+    return before < servers or after < servers / 2
 
 
 def programs() -> tuple[dict[str, str], dict[str, str]]:
