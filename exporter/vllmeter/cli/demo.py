@@ -161,13 +161,15 @@ def _start_prometheus(stack: Stack, assets: Path, exporter_port: int) -> str | N
 
 
 def _where_to_look(exporter: str, prometheus: str | None) -> None:
+    from vllmeter.demo.stack import alerts_page
+
     typer.echo("\nWhere to look:")
     _step(f"live page    {exporter}/")
     _step(f"metrics      {exporter}/metrics")
     if prometheus:
         query = urllib.parse.quote("vllmeter_server_gpu_memory_used_bytes")
         _step(f"a query      {prometheus}/graph?g0.expr={query}&g0.tab=0&g0.range_input=10m")
-        _step(f"alerts       {prometheus}/alerts")
+        _step(f"alerts       {alerts_page(prometheus)}")
     _step("terminal     vllmeter top")
     typer.echo("\nCtrl-C stops everything.\n")
 

@@ -97,6 +97,12 @@ def _answers(url: str) -> bool:
         return False
 
 
+def alerts_page(prometheus: str) -> str:
+    """Address of the page with all alerts: Debian's Prometheus 2.42 has only the classic pages, a 3.x none of them."""
+    classic = f"{prometheus}/classic/alerts"
+    return classic if not _answers(f"{prometheus}/alerts") and _answers(classic) else f"{prometheus}/alerts"
+
+
 def find_program(names: Sequence[str]) -> str | None:
     """Path of the first of the programs that is installed."""
     return next((path for name in names if (path := shutil.which(name))), None)
