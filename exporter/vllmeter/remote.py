@@ -14,7 +14,6 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -22,6 +21,7 @@ from urllib.parse import urlsplit
 import urllib3
 
 from vllmeter import __version__
+from vllmeter.config.addresses import is_loopback
 
 TIMEOUT_SECONDS: Final = 5.0
 MOST_BYTES: Final = 256 << 20
@@ -85,7 +85,7 @@ class Access:
     @property
     def exposed(self) -> bool:
         """Whether credentials cross a network unencrypted."""
-        return self.authenticates and not self.secure and not _loopback(urlsplit(self.url).hostname or "")
+        return self.authenticates and not self.secure and not is_loopback(urlsplit(self.url).hostname or "")
 
     def described(self) -> str:
         """The credentials in words, without their values."""
@@ -97,13 +97,6 @@ class Access:
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment for a command of the user's: our own secrets are none of its business."""
     return {name: value for name, value in environment.items() if name not in SECRET_VARIABLES}
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def make_access(

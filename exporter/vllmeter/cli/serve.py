@@ -8,7 +8,6 @@ import signal
 import socket
 import sys
 import threading
-from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -16,6 +15,7 @@ from typing import Annotated
 import typer
 
 from vllmeter import interpreter
+from vllmeter.config.addresses import is_loopback
 from vllmeter.config.load import ConfigError, load_config
 from vllmeter.config.settings import Settings
 from vllmeter.memory.argv import mask_text
@@ -123,14 +123,6 @@ def _remedy(error: OSError) -> str:
     if error.errno == errno.EACCES:
         return "Ports below 1024 are for root: use another --listen."
     return "Use another --listen, or stop what uses the port."
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this host can reach a listening address."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def run(settings: Settings, path: Path | None, listen: str | None = None) -> None:
